@@ -8,6 +8,7 @@ A failure that only one client met costs a penalty for that client alone. A seco
 failure shows that the backend is at fault.
 """
 
+from math import inf
 from typing import Final
 
 # The base of Linkerd's load biaser: about what a failure costs a client.
@@ -22,10 +23,11 @@ HINT_S_MAX: Final = 60.0
 class Penalty:
     """Seconds of work that a backend seems to have. They pass like work, one a second."""
 
-    __slots__ = ("_client", "_client_until_s", "_explained", "_until_s", "until_s")
+    __slots__ = ("_client", "_client_until_s", "_explained", "_until_s", "charged_s", "until_s")
 
     def __init__(self) -> None:
         self.until_s = 0.0  # the latest of all penalties
+        self.charged_s = -inf  # when it was charged last
         self._until_s = 0.0  # the penalty for all clients
         self._client = ""  # the client with a penalty of its own
         self._client_until_s = 0.0
@@ -33,6 +35,7 @@ class Penalty:
 
     def charge(self, now_s: float, *, in_row: int = 1, hint_s: float = 0.0) -> None:
         """Charge all clients for a failure, the `in_row`th one, or for `hint_s`."""
+        self.charged_s = now_s
         self._until_s = max(self._until_s, now_s + _seconds(in_row, hint_s))
         self.until_s = max(self.until_s, self._until_s)
 
@@ -56,6 +59,7 @@ class Penalty:
             lasts = False
             self._client = client
             self._client_until_s = 0.0
+        self.charged_s = now_s
         self._explained = explained and (self._explained or not lasts)
         self._client_until_s = max(self._client_until_s, now_s + _seconds(in_row, hint_s))
         self.until_s = max(self.until_s, self._client_until_s)

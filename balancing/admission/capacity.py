@@ -151,7 +151,7 @@ class Capacity:
     def shortage(self, request: QueuedRequest, ask: Ask, now_s: float) -> WaitReason | None:
         """What the backend lacks for the request, whoever else asks. None: it has room."""
         if self.backend.is_closed(ask.client, now_s):
-            return WaitReason.REQUESTS
+            return WaitReason.REQUESTS if self.backend.full else WaitReason.BUSY
         if not ask.engine:
             return None
         if not self.begins_in_time(now_s):

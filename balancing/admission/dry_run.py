@@ -42,8 +42,8 @@ class Forecast:
     """A dry run. `backend`: where it goes, or would go if that had room.
 
     `reason`: what it waits for. `predicted_s`: until its first token. `allowed_s`: it is refused if
-    `predicted_s`, less a part of its own prefill, is more. If it waits for a backend, the longest
-    such wait.
+    `predicted_s`, less a part of its own prefill, is more. If it waits for a backend, or for one
+    that refuses for load, the longest such wait.
     """
 
     fate: Fate
@@ -71,7 +71,11 @@ def forecast(pool: PoolQueue, request: QueuedRequest, look: Look, now_s: float) 
     seconds = refused.predicted_s if refused is not None else request.predicted_s
     fate = Fate.WAIT if refused is None else Fate.REFUSE
     ahead, allowed_s = ahead_of(pool, request), SHARE * request.deadline_s
-    reason = reason or WaitReason.TURN
+    if reason is None:  # what goes first may wait for a backend that refuses it for load
+        busy = look.chosen.left_alone.until_s > now_s
+        reason = WaitReason.BUSY if busy else WaitReason.TURN
+    if reason is WaitReason.BUSY:  # nobody knows when it takes requests again
+        allowed_s = request.deadline_s
     return Forecast(fate, look.chosen, reason, ahead, seconds, allowed_s, refused)
 
 

@@ -21,7 +21,8 @@ class WaitReason(StrEnum):
     PROMPTS = "prompts"  # the backend still has a window of other prompts to prefill
     SEQUENCES = "sequences"  # the backend runs as many streams as it can
     KV_CACHE = "kv_cache"  # its KV cache has no room for the prompt and the expected answer
-    REQUESTS = "requests"  # the backend or the pool has all requests that it may have or takes
+    REQUESTS = "requests"  # the backend or the pool has all requests that it may have
+    BUSY = "busy"  # the backend refuses requests for load
     SHARE = "share"  # the rest of the backend is left to other tenants and higher classes
     LARGE = "large"  # its prompt takes long, and others ask, or stream there
     CHOICES = "choices"  # its choices may fill the engine, and enough such requests run

@@ -15,9 +15,9 @@ from penstock.balancing.look import Look
 SPILL: Final = 0.1
 SPILL_LATE: Final = 0.5
 SPILL_S: Final = 30.0
-# Where the backend has no room in its cache, or no place, a request need not wait for longer than
-# another backend would cost more: it goes there once it has waited for that long.
-ROOM: Final = (WaitReason.KV_CACHE, WaitReason.SEQUENCES, WaitReason.REQUESTS)
+# Where the backend has no room in its cache, or no place, or refuses for load, a request need not
+# wait for longer than another backend would cost more: it goes there once it has waited so long.
+ROOM: Final = (WaitReason.KV_CACHE, WaitReason.SEQUENCES, WaitReason.REQUESTS, WaitReason.BUSY)
 # A prompt of which a larger share is cached at its backend stays. Elsewhere the beginning would be
 # computed and held once more.
 WARM: Final = 0.1

@@ -15,6 +15,7 @@ class BackendFacts:
     can_serve: bool = True
     state: str = "ready"
     reason: str = ""
+    left_alone: bool = False  # it has just refused a request for load
     streams: int = 0
     sequences: int = 0  # of all requests sent there: what its engine should run or queue
     overdue_s: float = 0.0  # its oldest prompt is that much later than its own work explains

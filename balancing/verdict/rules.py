@@ -1,7 +1,7 @@
 """Which cause explains what is seen of a pool: one rule for each, the surest first.
 
 What is out or starting is certain. One backend that differs from its peers explains its own queue,
-and a limit of ours what waits by it. Only what is left is a matter of the engines: of
+and a limit what waits by it. Only what is left is a matter of the engines: of
 their caches, their schedulers or their arithmetic. Without a queue or slow tokens nothing is wrong,
 however busy the engines are. If nearly all that waits is of one tenant, the finding names it: the
 engines are still what it waits for.
@@ -58,7 +58,7 @@ WINDOW_S: Final = 0.1
 CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
 
-_LIMITS: Final = (WaitReason.REQUESTS, WaitReason.CHOICES)
+_LIMITS: Final = (WaitReason.REQUESTS, WaitReason.BUSY, WaitReason.CHOICES)
 # What all requests share, so that one tenant may use it up: the engines, or places before them.
 _ENGINES: Final = (Kind.MEMORY, Kind.SCHEDULER, Kind.COMPUTE, Kind.DEMAND)
 # The same of one backend, or of turns: nobody else's requests need be in the way.
@@ -178,7 +178,7 @@ def _unread(scene: Scene) -> Finding | None:
 
 
 def _limited(scene: Scene) -> Finding | None:
-    """A limit of ours keeps them waiting: `max_requests`, or requests with many choices."""
+    """A limit keeps them waiting: `max_requests`, one of the backends' own, or many choices."""
     if not scene.waits or scene.share(*_LIMITS) < MOST:
         return None
     worst = max(_LIMITS, key=lambda each: scene.lacks[each])
@@ -265,6 +265,15 @@ def _others_first(scene: Scene) -> Finding | None:
     return Finding(Kind.WAITING, WaitReason.TURN.value, figures=_queue(scene))
 
 
+def _refusing(scene: Scene) -> Finding | None:
+    """Backends refuse requests for load most of the time."""
+    refusing = [each for each in scene.serving if each.left_alone >= MOST]
+    if not refusing:
+        return None
+    figures = {"backends": float(len(refusing)), "share": max(x.left_alone for x in refusing)}
+    return Finding(Kind.DEMAND, "busy", backend=only(refusing), figures=figures)
+
+
 def _demand(scene: Scene) -> Finding | None:
     """Requests are refused, and nothing else explains it."""
     if scene.window.refused < REFUSALS_MIN:
@@ -302,6 +311,7 @@ _RULES: Final[tuple[Callable[[Scene], Finding | None], ...]] = (
     _compute,
     some_fail,
     one_fails,
+    _refusing,
     _demand,
     _others_first,
     _clients,

@@ -31,6 +31,7 @@ def backend_facts(
         can_serve=backend.can_serve,
         state=backend.state.value,
         reason=backend.reason,
+        left_alone=backend.left_alone.until_s > now_s,
         streams=backend.streams,
         sequences=backend.own.engine_requests + backend.remote.engine_requests,
         overdue_s=_overdue_s(backend, now_s),

@@ -47,6 +47,7 @@ class Seen:
     prefill_step_tokens: float | None  # tokens of prompts in a step. None: not known
     steady: bool  # its engine ran the same number of sequences all the time
     preemptions: int
+    left_alone: float  # the share of the time after refusals for load
     overdue_s: float
     backlog_s: float
     wanted: float  # requests in penstock's queue that would go there
@@ -171,6 +172,7 @@ def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
         else None,
         steady=len({each.running for each in told[-STEADY_LOOKS:]}) == 1,
         preemptions=int(preemptions),
+        left_alone=_mean([float(each.left_alone) for each in history]),
         overdue_s=_mean([each.overdue_s for each in late]),
         backlog_s=_mean([each.backlog_s for each in late]),
         wanted=_mean([each.wanted for each in history]),

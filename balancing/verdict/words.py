@@ -135,6 +135,30 @@ def _requests(finding: Finding) -> Words:
     )
 
 
+_OF_BACKENDS: Final = (
+    "Look at the limit that refuses: the engine's own, or that of a proxy before it.",
+    "Add a backend to the pool.",
+)
+
+
+def _busy(finding: Finding) -> Words:
+    return (
+        "Waiting in penstock: backends refuse requests for load (429 or 503), and "
+        f"{_queue(finding)}.",
+        _OF_BACKENDS,
+    )
+
+
+def _refusing(finding: Finding) -> Words:
+    figures = finding.figures
+    who = finding.backend or f"{figures['backends']:.0f} backends"
+    return (
+        f"More is asked for than {who} will take: left alone for {figures['share']:.0%} of the last"
+        " 10 s, after refusals for load (429 or 503).",
+        _OF_BACKENDS,
+    )
+
+
 def _choices(finding: Finding) -> Words:
     return (
         f"Waiting in penstock: as many requests with many choices run as may, and "
@@ -279,9 +303,11 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.SCHEDULER, "sequences"): _sequences,
     (Kind.SCHEDULER, "token_budget"): _token_budget,
     (Kind.WAITING, "requests"): _requests,
+    (Kind.WAITING, "busy"): _busy,
     (Kind.WAITING, "choices"): _choices,
     (Kind.WAITING, "turn"): _turn,
     (Kind.DEMAND, ""): _demand,
+    (Kind.DEMAND, "busy"): _refusing,
     (Kind.UNEVEN, "slow"): _slow,
     (Kind.UNEVEN, "hot"): _hot,
     (Kind.CLIENT, ""): _client,

@@ -1,6 +1,7 @@
 """Describes a backend for `/api/v1/backends`."""
 
 from collections.abc import Mapping
+from math import inf
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.slowness import Pace
@@ -51,7 +52,7 @@ def describe(
         "slower": round(pace.slower, 2) if pace is not None else None,
         "slower_in": pace.slower_in if pace is not None and pace.slower > 1.0 else None,
         "newcomer": newcomer,
-        "lately": _lately(lately, now_s),
+        "lately": _lately(lately, backend.left_alone.charged_s, now_s),
         "prefix_cache": {
             "blocks": len(backend.cache.index),
             "capacity_blocks": backend.cache.index.capacity,
@@ -84,15 +85,16 @@ def _speeds(backend: Backend) -> dict[str, float | None]:
     }
 
 
-def _lately(lately: Lately | None, now_s: float) -> dict[str, object]:
-    """Its last two to three minutes, and its last error."""
+def _lately(lately: Lately | None, busy_at_s: float, now_s: float) -> dict[str, object]:
+    """Its last two to three minutes, and its last error, or refusal for load if that is later."""
     if lately is None:
         return {"first_tokens": 0, "ttft_p95_s": None, "failures": 0, "last_failure": None}
     lately.advance(now_s)
     ttft_s, failure = lately.ttft_s(0.95), None
-    if lately.failure:
-        age_s = round(max(0.0, now_s - lately.failed_s), 1)
-        failure = {"reason": lately.failure, "age_s": age_s}
+    failed_s = lately.failed_s if lately.failure else -inf
+    if (last_s := max(failed_s, busy_at_s)) > -inf:
+        age_s = round(max(0.0, now_s - last_s), 1)
+        failure = {"reason": lately.failure if last_s == failed_s else "busy", "age_s": age_s}
     return {
         "first_tokens": lately.first_tokens,
         "ttft_p95_s": round(ttft_s, 4) if ttft_s is not None else None,

@@ -8,6 +8,7 @@ WORDS: Final = {
     "sequences": "{backend} runs as many streams as it can.",
     "kv_cache": "The KV cache of {backend} has no room for its prompt and the expected answer.",
     "requests": "{backend} or its pool has as many requests as it may have.",
+    "busy": "{backend} refuses requests for load (429 or 503).",
     "share": "The rest of {backend} is left to other tenants and higher classes.",
     "large": "Its prompt takes long, and others send requests too, or have streams at {backend}.",
     "choices": "Its choices may fill an engine, and enough such requests run.",
@@ -24,6 +25,7 @@ WAITED: Final = {
     "sequences": "the backend ran as many streams as it could",
     "kv_cache": "the KV cache had no room",
     "requests": "the backend or its pool had all the requests that it may have",
+    "busy": "the backend refused requests for load (429 or 503)",
     "share": "the rest of the backend was left to other tenants and higher classes",
     "large": "its prompt took long, and others sent requests too, or had streams there",
     "choices": "its choices may fill an engine, and enough such requests ran",
@@ -61,7 +63,7 @@ def prospect(told: Mapping[str, Any]) -> list[str]:
     if told["outcome"] == "at_once":
         return [f"In the class {name} it would be sent at once."]
     lines = []
-    if told["outcome"] == "wait" and told["waits_for"] in ("backend", "adapter"):
+    if told["outcome"] == "wait" and told["waits_for"] in ("backend", "adapter", "busy"):
         longest_s = told["allowed_s"]
         lines.append(f"In the class {name} it would wait, for {longest_s:.0f} s at most.")
     elif told["outcome"] == "wait":

@@ -5,7 +5,7 @@ import { count, percent, seconds } from "./format.js";
 // The words of `WaitReason` (balancing/admission/queued_request.py), explained briefly.
 const WAITS_FOR = {
   prompts: "other prompts come first there", sequences: "all streams are taken", kv_cache: "no room in the KV cache",
-  requests: "max_requests is reached", share: "the rest is left to other tenants and higher classes",
+  requests: "max_requests is reached", busy: "the backend refuses for load", share: "the rest is left to other tenants and higher classes",
   large: "a long prompt, and others are there", choices: "enough requests with many choices run", class: "a higher class is first",
   turn: "others are first", backend: "no backend can serve", adapter: "its adapter is loaded",
 };

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.balancing.admission.capacity import WINDOW_S, WINDOW_WORK_MIN
 from penstock.balancing.admission.queued_request import QueuedRequest, WaitReason
+from penstock.balancing.charges import leave_alone
 from penstock.balancing.engine_report import EngineReport
 from tests.unit.balancing.admission.door import FILLS, Door, full
 
@@ -256,6 +257,14 @@ def test_an_old_report_limits_nothing(age_s: float, expected: WaitReason | None)
     door = Door("a", kv_tokens=10_000)
     door.first(door.enter(8_000, name="other"), 0.1)
     assert reason(door, age_s, 4_000) is expected
+
+
+def test_a_backend_that_refuses_for_load_is_not_called_full() -> None:
+    door = Door("a")
+    leave_alone(door.backends[0], "", 0.0, 1.0)
+    assert reason(door, 0.5) is WaitReason.BUSY
+    assert reason(door, 0.5, engine=False) is WaitReason.BUSY
+    assert reason(door, 1.5) is None
 
 
 def test_a_full_backend_is_no_longer_waited_for_when_it_has_ended_something() -> None:

@@ -11,6 +11,7 @@ from penstock.balancing.admission.dry_run import Ahead, Fate, Forecast
 from penstock.balancing.admission.queued_request import TooLate, WaitReason
 from penstock.balancing.admission.ttft import SHARE
 from penstock.balancing.backend import State
+from penstock.balancing.charges import leave_alone
 from penstock.balancing.gate import NoBackend, OwnerAway
 from penstock.balancing.lease import Lease
 from tests.unit.balancing.admission.door import FILLS, HIGH_LOW, Door, full
@@ -57,6 +58,15 @@ def test_one_that_waits_says_the_same() -> None:
     door.backends[0].state = State.EJECTED
     assert door.admission.reason(request, 0.2) == (None, WaitReason.BACKEND)
     assert request.waits
+
+
+def test_one_behind_a_client_that_is_refused_for_load_is_promised_no_time() -> None:
+    door = Door("a")
+    leave_alone(door.backends[0], "first", 0.0, 2.0)
+    door.enter(100, 0.1, client="first")
+    found = door.forecast(100, 1.0, client="other", deadline_s=30.0)
+    assert (found.fate, found.reason) == (Fate.WAIT, WaitReason.BUSY)
+    assert found.allowed_s == 30.0  # it waits until a backend takes it, or until its deadline
 
 
 def test_where_no_backend_can_serve_there_is_nothing_to_wait_for() -> None:

@@ -97,6 +97,15 @@ CASES = {
         Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(WaitReason.PROMPTS)
     ),
     "max_requests": case(Kind.WAITING, "requests", backend(), **queue(WaitReason.REQUESTS)),
+    "backends refuse, and requests wait": case(
+        Kind.WAITING, "busy", backend(left_alone=True), **queue(WaitReason.BUSY)
+    ),
+    "one of two refuses, and nobody waits": case(
+        Kind.DEMAND, "busy", backend("a", left_alone=True), backend("b")
+    ),
+    "all refuse, and nobody waits": case(
+        Kind.DEMAND, "busy", backend("a", left_alone=True), backend("b", left_alone=True)
+    ),
     "one is slow": case(Kind.UNEVEN, "slow", backend("a"), backend("b", pace=Pace(decode=9.0))),
     "one is hot": case(
         Kind.UNEVEN,
@@ -261,6 +270,23 @@ def test_what_is_found(name: str) -> None:
     assert sentence.endswith(".")
     assert bool(to_do) is (kind is not Kind.FINE)
     assert len(sentence.split()) <= 40
+
+
+def test_a_backend_that_refuses_now_and_then_is_fine() -> None:
+    window = Window()
+    for second in range(11):
+        window.add(moment(float(second), backend(left_alone=second % 3 == 0)))
+    assert find(window, list(window.backends())).kind is Kind.FINE
+
+
+def test_refusals_of_backends_are_not_called_a_limit_of_penstock() -> None:
+    waits = found(backend(left_alone=True), **queue(WaitReason.BUSY))
+    rests = found(backend("a"), backend("b", left_alone=True))
+    assert rests.backend == "b"
+    for finding in (waits, rests):
+        sentence, to_do = words(finding)
+        assert "429 or 503" in sentence
+        assert "max_requests" not in sentence + "".join(to_do)
 
 
 def test_refusals_that_nothing_explains_are_demand() -> None:

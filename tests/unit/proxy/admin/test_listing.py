@@ -1,9 +1,28 @@
 """A backend as `/api/v1/backends` describes it."""
 
 from penstock.balancing.backend import Backend
+from penstock.balancing.charges import leave_alone
 from penstock.proxy.admin.listing import describe
+from penstock.proxy.telemetry.lately import Lately
 
 SPEEDS = ("prefill_tokens_per_s", "decode_step_ms", "decode_ms_per_1k_held_tokens")
+
+
+def last_failure(backend: Backend, lately: Lately | None, now_s: float) -> object:
+    told = describe(backend, {}, now_s, lately=lately)["lately"]
+    assert isinstance(told, dict)
+    return told["last_failure"]
+
+
+def test_a_refusal_for_load_is_the_last_error_until_a_later_one() -> None:
+    backend, lately = Backend("b0", "http://b0"), Lately()
+    assert last_failure(backend, lately, 10.0) is None
+    lately.failed("reset", 10.0)
+    leave_alone(backend, "client", 12.0, 0.0)
+    assert last_failure(backend, lately, 15.0) == {"reason": "busy", "age_s": 3.0}
+    lately.failed("idle", 16.0)
+    assert last_failure(backend, lately, 18.0) == {"reason": "idle", "age_s": 2.0}
+    assert lately.failures == 2
 
 
 def test_a_speed_that_nobody_measured_is_null() -> None:

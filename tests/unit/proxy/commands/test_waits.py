@@ -70,6 +70,13 @@ def test_a_wait_is_told_with_all_that_goes_before() -> None:
     ]
 
 
+def test_nobody_knows_when_a_backend_takes_requests_again_that_refuses_for_load() -> None:
+    assert prospect(WAITS | {"waits_for": "busy", "ahead": [], "allowed_s": 30.0}) == [
+        "In the class standard it would wait, for 30 s at most.",
+        "  b0 refuses requests for load (429 or 503).",
+    ]
+
+
 @pytest.mark.parametrize("hint", [{"retry-after": "4"}, {}])
 def test_a_refusal_is_told_with_its_code_and_hint(hint: dict[str, str]) -> None:
     error = {"status": 429, "code": "overloaded", "message": "All are busy.", "headers": hint}

@@ -130,7 +130,7 @@ def test_with_admission_it_waits_until_a_backend_may_be_asked_again() -> None:
         assert play.happened() == []
         exchange = play.client.connection._exchange
         assert exchange is not None
-        assert exchange.request.record.waits_for == WaitReason.REQUESTS
+        assert exchange.request.record.waits_for == WaitReason.BUSY
         play.passes(0.2)
         assert "b2 got POST" in play.happened()
         ends(play, "b2")
