@@ -5,6 +5,7 @@ Nothing else writes a backend's `state`, `reason`, `doubted` and `slow_start`.
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from time import time
 from typing import Final
@@ -29,6 +30,10 @@ OTHERS_AGREE: Final = 2
 # Where no probe can tell and streams are open, one client's failures are believed only after this
 # time, and only if no stream had a token since the last of them.
 ALONE_S: Final = 1.0
+
+# After a deep probe that did not confirm them, failures of requests raise no suspicion for this
+# time. It doubles with each such probe, up to the interval of deep probes.
+TRUST_S: Final = 1.0
 
 # Reasons of a backend that is starting as it should.
 _PATIENT: Final = frozenset({"unprobed", "loading"})
@@ -61,6 +66,7 @@ class Findings:
         self._probe_agrees = False  # the last deep probe failed, too
         self._unprobed = False  # no deep probe can tell whether it works
         self._refused_until_s = 0.0
+        self._trust_s, self._trusted_until_s = TRUST_S, -inf
         self.last_probes: dict[str, LastProbe] = {}
         self.is_new: Callable[[Backend], None] = _nobody  # told when it is another engine
 
@@ -82,10 +88,12 @@ class Findings:
     def requests_failed(self, cause: Cause = Cause.BACKEND) -> None:
         """A request failed. `cause` says what may explain it.
 
-        Two in a row ask for a deep probe at once. One client's failures may be its own doing, and
-        traffic goes elsewhere meanwhile, so more failures might be long in coming.
+        Two in a row ask for a deep probe at once, unless one has just shown that it works. One
+        client's failures may be its own doing, and traffic goes elsewhere meanwhile, so more
+        failures might be long in coming.
         """
-        if self.backend.failures_in_row >= PROBES_ROW or cause in (Cause.CLIENT, Cause.KIND):
+        asks = self.backend.failures_in_row >= PROBES_ROW or cause in (Cause.CLIENT, Cause.KIND)
+        if asks and self._now() >= self._trusted_until_s:
             self._deep_asked = True
             self._rouse()
         self._judge_requests()
@@ -101,10 +109,17 @@ class Findings:
         long = not backend.own.streams or self._now() - backend.failing_since_s >= ALONE_S
         alone = self._unprobed and long and not works
         believed = backend.accusers.others >= needed or self._probe_agrees or alone
-        health.requests_failed(
-            self._now(), backend.failures_in_row, may_eject=believed and self._may_eject()
-        )
-        self._set_state("failing")
+        may_eject = believed and self._may_eject()
+        if may_eject or self._now() >= self._trusted_until_s:
+            health.requests_failed(self._now(), backend.failures_in_row, may_eject=may_eject)
+            self._set_state("failing")
+
+    def _trust(self) -> None:
+        """Requests asked for a deep probe, and it did not confirm that they fail by the backend."""
+        now_s, most_s = self._now(), self._settings.deep.interval_s
+        again = now_s < self._trusted_until_s + most_s
+        self._trust_s = min(2.0 * self._trust_s if again else TRUST_S, most_s)
+        self._trusted_until_s = now_s + self._trust_s
 
     def resume(self) -> None:
         """Its maintenance is over. Forget all about it: it may be another server now."""
@@ -211,6 +226,7 @@ class Findings:
         backend, state = self.backend, self._health.state
         if {before, state} != {State.READY, State.SUSPECT}:  # a doubt does not end a run
             backend.accusers.clear()
+            self._trusted_until_s = -inf
         if state is State.EJECTED:
             self._deep.task = None  # another server may come back in its place
             if backend.reason == "unreachable":  # nobody listens: its cache is gone

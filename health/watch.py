@@ -206,7 +206,7 @@ class Watch(Findings):
         return True
 
     async def _look_deep(self, ask: Asks) -> None:
-        backend, slept_s = self.backend, self._slept_s
+        backend, slept_s, asked = self.backend, self._slept_s, self._deep_asked
         self._deep_asked = False
         outcome, progressed, excused, kind_fails = await self._deep.look(
             ask, self._peers, self._model(), self._settings
@@ -224,6 +224,8 @@ class Watch(Findings):
         self._unprobed = not told and kind_fails is not False
         slow = excused or (outcome.reason == "hung" and progressed)
         self._probe_agrees = not (outcome.passed or outcome.busy or slow)
+        if asked and not self._probe_agrees and not self._unprobed:
+            self._trust()
         back = backend.state is State.EJECTED and outcome.busy  # it works for others
         if outcome.passed or back or (backend.fit and progressed):
             self._deep_passed(now_s)
