@@ -67,7 +67,6 @@ class Backend:
         "accusers",
         "admin_state",
         "answered_s",
-        "asked_by",
         "back_since_s",
         "bare_since_s",
         "cache",
@@ -75,6 +74,7 @@ class Backend:
         "contexts",
         "decode_speed",
         "doubted",
+        "ended_for",
         "engine_requests_peak",
         "failed_for",
         "failing_since_s",
@@ -136,7 +136,7 @@ class Backend:
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
         self.failed_for = ClientTally()
-        self.asked_by = ClientTally()  # of requests that an engine works on
+        self.ended_for = ClientTally()  # all that an engine works on, and what failed, at its end
         self.accusers = Accusers()  # the clients that met the failures of the present run
         self._bares_in_row = 0  # answers without a token in a row
         self._progress_at_bare = 0
@@ -304,11 +304,6 @@ class Backend:
         """
         head = self.queue.head
         return head.whole_work * self.prefill_speed.work_s if head is not None else 0.0
-
-    def asked(self, ask: Ask) -> None:
-        self.requests_total += 1
-        if ask.engine:
-            self.asked_by.add(ask.client)
 
     def failed(self, client: str | None) -> None:
         """Count a failure. `client`: who met it. None: no request caused it."""

@@ -304,7 +304,7 @@ class Lease(Reservation):
             if busy_s is not None and current:
                 leave_alone(backend, self.ask.client, now_s, busy_s)
             self.taken_tokens = 0  # the next attempt takes them
-            self._give_back(now_s)
+            self._give_back(now_s, failed=suspicious or penal)
         return current
 
 

@@ -77,7 +77,7 @@ class Reservation(QueuedPrompts):
             own.retries += 1
             backend.retrying[ask.client] = backend.retrying.get(ask.client, 0) + 1
         own.sequence += 1
-        backend.asked(ask)
+        backend.requests_total += 1
         backend.taken_tokens += ask.prompt_tokens
         if ask.engine:
             backend.engine_requests_peak = max(backend.engine_requests_peak, own.engine_requests)
@@ -186,8 +186,10 @@ class Reservation(QueuedPrompts):
         self._kept_bytes = size_bytes
         return True
 
-    def _give_back(self, now_s: float) -> None:
-        """Give everything back. The lease counts no more after this."""
+    def _give_back(self, now_s: float, *, failed: bool = False) -> None:
+        """Give everything back. The lease counts no more after this. `failed`: as a failure."""
+        if self.ask.engine or failed:
+            self.backend.ended_for.add(self.ask.client)
         if self._kept_bytes:
             self.keep(0)
         self.ended = True

@@ -24,7 +24,7 @@ class BackendFacts:
     step_s: float = 0.0  # between two tokens with what it holds and no prefill beside
     pace: Pace = ALIKE  # how many times as long as its peers it takes
     wanted: int = 0  # requests in the queue that would go there
-    requests_total: int = 0  # that an engine works on
+    requests_total: int = 0  # that have ended: all that an engine works on, and what failed
     failures_total: int = 0
     # Of other clients than the one with most of them (`client_tally`), and who that is.
     failures_apart_total: int = 0

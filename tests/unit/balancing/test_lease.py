@@ -336,14 +336,14 @@ def test_failures_that_one_client_meets_alone_are_told_from_those_of_several(
     for client in clients:
         lease_on(backend, client=client).fail(1.0)
     assert (backend.failures_total, backend.failed_for.others) == (len(clients), apart)
-    assert (backend.requests_total, backend.asked_by.others) == (len(clients), apart)
+    assert (backend.requests_total, backend.ended_for.others) == (len(clients), apart)
 
 
 def test_who_asks_for_what_no_engine_works_on_is_no_other_client() -> None:
     backend = Backend("a", "http://127.0.0.1:1")
     for client, engine in (("a", True), ("b", False), ("b", False)):
-        lease_on(backend, client=client, engine=engine)
-    assert (backend.asked_by.total, backend.asked_by.others) == (1, 0)
+        lease_on(backend, client=client, engine=engine).end(1.0)
+    assert (backend.ended_for.total, backend.ended_for.others) == (1, 0)
 
 
 def test_failures_that_no_request_can_have_caused_are_nobody_s_alone() -> None:

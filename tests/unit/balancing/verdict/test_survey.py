@@ -1,11 +1,15 @@
 """What is read from a backend."""
 
+import pytest
+
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.charges import leave_alone
 from penstock.balancing.lease import Lease
 from penstock.balancing.slowness import ALIKE
+from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.survey import backend_facts
+from penstock.balancing.verdict.window import Window
 
 
 def overdue_s(prompts: int) -> float:
@@ -21,6 +25,23 @@ def test_a_backend_is_left_alone_for_a_while_after_it_has_refused_for_load() -> 
     leave_alone(backend, "client", 0.0, 5.0)
     told = [backend_facts(backend, None, ALIKE, now_s).left_alone for now_s in (4.9, 5.1)]
     assert told == [True, False]
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_no_more_requests_fail_than_there_were(engine: bool) -> None:
+    """Each one is under way at a look, and has failed before the next."""
+    backend, window, lease = Backend("a", "http://127.0.0.1:1"), Window(), None
+    for second in range(80):
+        if lease is not None:
+            lease.fail(float(second))
+        path = "/v1/completions" if engine else "/tokenize"
+        lease = Lease(backend, Ask(path, engine=engine), float(second)) if second < 60 else None
+        facts = backend_facts(backend, None, ALIKE, float(second))
+        window.add(PoolFacts(float(second), (facts,)))
+        (seen,) = window.backends()
+        assert seen.failures == seen.requests
+        assert seen.minute_failures == seen.minute_requests
+    assert seen.minute_requests > 30
 
 
 def test_a_lone_prompt_is_never_overdue() -> None:
