@@ -73,11 +73,18 @@ def is_behind(entry: Mapping[str, Any]) -> bool:
     return bool(2 * entry["client_behind_ms"] > entry["duration_ms"])
 
 
+def _at_once(entry: Mapping[str, Any]) -> bool:
+    """Whether it was refused within a millisecond, and before a backend was chosen."""
+    return bool(entry["error"] and not entry["backend"] and entry["duration_ms"] < 1.0)
+
+
 def mostly(entry: Mapping[str, Any]) -> str:
     """What took most of its time, for a column."""
+    if _at_once(entry):
+        return "refused at once"
     part = longest(entry)
     if part is None:
-        return "refused at once" if entry["error"] else "-"
+        return "-"
     if is_behind(entry):
         return MOSTLY["client"]
     words = MOSTLY[kind(entry, part)]
@@ -88,7 +95,7 @@ def sentences(entry: Mapping[str, Any]) -> list[str]:
     """What took most of its time, and how it failed."""
     lines = []
     part = longest(entry)
-    if part is not None and entry["duration_ms"]:
+    if part is not None and entry["duration_ms"] and not _at_once(entry):
         words = SPENT[kind(entry, part)].format(backend=part["backend"])
         if part["part"] == "queue":
             words += f": {WAITED.get(part['why'], part['why'])}"

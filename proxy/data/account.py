@@ -49,29 +49,26 @@ def refused(
     answer: Answer,
     error: PenstockError,
     peer: bytes,
+    began_s: float,
 ) -> None:
-    """Count and log a request that has no exchange."""
+    """Count and log a request that has no exchange. `began_s`: when its first byte came."""
     count(plane, error.status)
     if plane.slos.any:
         note_refused(plane, head, error)
-    trace_id = _keep_early(plane, head, answer, error, peer)
-    if plane.access_log is not None:
-        count_all(plane)  # lines come in the order in which requests ended
-        line = _line(plane, head, answer, peer, error.status, trace_id)
-        plane.access_log.write(line | {"error": error.code})
+    _end_early(plane, head, answer, error, peer, began_s)
 
 
 def left(
-    plane: DataPlane, head: RequestHead | None, transport: asyncio.Transport, peer: bytes
+    plane: DataPlane,
+    head: RequestHead | None,
+    transport: asyncio.Transport,
+    peer: bytes,
+    began_s: float,
 ) -> None:
     """Count and log a request whose client left before its body was whole."""
     plane.metrics.client_aborts.add("body")
     count(plane, LEFT)
-    answer = answer_to(plane, transport, head)
-    trace_id = _keep_early(plane, head, answer, None, peer)
-    if plane.access_log is not None:
-        count_all(plane)
-        plane.access_log.write(_line(plane, head, answer, peer, LEFT, trace_id))
+    _end_early(plane, head, answer_to(plane, transport, head), None, peer, began_s)
 
 
 def ended(
@@ -159,19 +156,20 @@ def kept_of(request: Request, model: str | None) -> Kept:
     return Kept(request.record, request_id, owner, tenant, model, stream=ask.stream)
 
 
-def _keep_early(
+def _end_early(
     plane: DataPlane,
     head: RequestHead | None,
     answer: Answer,
     error: PenstockError | None,
     peer: bytes,
-) -> str:
-    """Keep a request that has no exchange. Returns the id of its trace.
+    began_s: float,
+) -> None:
+    """Keep and log a request that has no exchange. All its time was its client's.
 
     With tenants, all who show no key are one owner: they may have many addresses.
     """
     now_s = plane.now()
-    record = Record(now_s, now_s, now_s)
+    record = Record(began_s, 0.0, now_s)
     record.ended_s = now_s
     record.status = error.status if error is not None else LEFT
     record.error = error.code if error is not None else None
@@ -180,7 +178,11 @@ def _keep_early(
     kept = Kept(record, answer.request_id, owner, tenant, None, stream=False)
     traces.refused(plane, head, answer, kept)
     plane.recent.add(kept)
-    return record.trace_id
+    if plane.access_log is not None:
+        count_all(plane)  # lines come in the order in which requests ended
+        line = _line(plane, head, answer, peer, record.status, record.trace_id)
+        line["duration_ms"] = record.ms(now_s)
+        plane.access_log.write(line | {"error": error.code} if error is not None else line)
 
 
 def _party(peer: bytes) -> str:

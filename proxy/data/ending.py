@@ -194,6 +194,8 @@ class EndingConnection(Landed):
         """Lose its room. `asked`: bytes that it has sent wait to be read."""
         idle = not (self._buffer or self._transport.get_write_buffer_size())
         if self._phase is Phase.BODY or (asked and self._phase is Phase.HEAD):
+            if self._phase is Phase.HEAD and not self._buffer:
+                self.began_s = self._plane.now()  # nothing of its request was read
             self._refuse(self._plane.refusals.no_room())
         elif self._phase is Phase.HEAD and idle:
             self._transport.close()  # as after client_idle_s
@@ -258,7 +260,7 @@ class EndingConnection(Landed):
             answer.tell(budget_headers(self._plane, head))
         if not (head and head.length == 0 and len(self._buffer) <= EARLY_BYTES_MAX) or self.excess:
             answer.keep_alive = False  # a body follows that nobody will read
-        refuse_here(self._plane, head, answer, error, self.peer)
+        refuse_here(self._plane, head, answer, error, self.peer, self.began_s)
         self.release_body()
         if answer.keep_alive:
             self.answered(answer)
@@ -278,7 +280,7 @@ class EndingConnection(Landed):
     def _leave(self) -> None:
         """The client is gone, or counts as gone."""
         if self._phase is Phase.BODY:
-            left(self._plane, self._head, self._transport, self.peer)
+            left(self._plane, self._head, self._transport, self.peer, self.began_s)
         self._phase = Phase.CLOSING
         self._abort()
         if self._exchange is not None:

@@ -47,9 +47,17 @@ def answer_here(plane: DataPlane, head: RequestHead, answer: Answer) -> None:
 
 
 def refuse_here(
-    plane: DataPlane, head: RequestHead | None, answer: Answer, error: PenstockError, peer: bytes
+    plane: DataPlane,
+    head: RequestHead | None,
+    answer: Answer,
+    error: PenstockError,
+    peer: bytes,
+    began_s: float,
 ) -> None:
-    """Answer with an error, in the shape of the request's API. `head`: None if unreadable."""
+    """Answer with an error, in the shape of the request's API. `head`: None if unreadable.
+
+    `began_s`: when the request's first byte came.
+    """
     dialect = dialect_of(head) if head is not None else POOLING
     answer.fail(error, dialect.error_body(error))
-    refused(plane, head, answer, error, peer)
+    refused(plane, head, answer, error, peer, began_s)

@@ -117,6 +117,10 @@ def test_the_columns_of_the_table_add_up_to_the_total() -> None:
 def test_what_was_refused_at_once_took_no_time() -> None:
     refused = entry(backend=None, attempts=0, status=401, error="unauthorized", failed=True)
     assert "401 unauthorized  refused at once" in table([refused])
+    head = ("receive", 0.4, "", "")
+    soon = refused | {"parts": entry(head)["parts"], "duration_ms": 0.4}
+    assert "401 unauthorized  refused at once" in table([soon])
+    assert "sent the request" not in trace.text(soon)
     assert "own error 401 unauthorized" in trace.text(refused)
 
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.balancing.backend import State
 from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
 from penstock.proxy.admin.under_way import AT_ONCE, under_way
+from penstock.proxy.commands.time_spent import mostly
 from penstock.proxy.data.account import refused
 from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.request import Request
@@ -25,6 +26,16 @@ LONG = "all work and no play " * 1_000
 # Its prefill takes more than six seconds.
 VERY_LONG = 20 * LONG
 TIMED = b"x-penstock-timing: 1\r\n"
+
+
+class AccessLines:
+    """Takes the lines of the access log."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+
+    def write(self, line: dict[str, Any]) -> None:
+        self.told.append(line)
 
 
 def listed(play: Play, **query: str) -> list[dict[str, Any]]:
@@ -268,6 +279,51 @@ def test_a_request_that_is_refused_by_its_head_is_kept(play: Play) -> None:
     assert "secret" not in str(listed(play))
 
 
+@pytest.mark.parametrize("sent_bytes", [60, -5], ids=["half a head", "half a body"])
+def test_the_time_of_a_client_that_does_not_finish_its_request_is_told(
+    play: Play, sent_bytes: int
+) -> None:
+    play.passes(7)  # before its first byte nothing counts
+    play.client.sends(chat(head=identified(b"id-1"))[:sent_bytes])
+    play.passes(100)
+    (entry,) = listed(play)
+    limits = play.plane.timeouts
+    limit_ms = 1e3 * (limits.client_head_s if sent_bytes > 0 else limits.client_body_s)
+    assert (entry["status"], entry["error"]) == (408, "request_timeout")
+    assert entry["duration_ms"] == pytest.approx(limit_ms, abs=200.0)
+    ((name, ms, _, _),) = parts(entry)
+    assert (name, ms) == ("receive", round(entry["duration_ms"], -1))
+    assert mostly(entry) == "client sent slowly"
+
+
+def test_the_time_of_a_client_that_leaves_before_its_body_is_whole_is_told(play: Play) -> None:
+    lines = AccessLines()
+    play.plane.access_log = lines  # type: ignore[assignment]
+    play.client.sends(chat(head=identified(b"id-1"))[:-5])
+    play.passes(4)
+    play.client.connection.eof_received()
+    (entry,) = listed(play)
+    assert parts(entry) == [("receive", 4000, None, None)]
+    assert [(each["status"], round(each["duration_ms"], -1)) for each in lines.told] == [
+        (499, 4000)
+    ]
+
+
+def test_a_request_that_is_refused_at_once_is_not_charged_for_a_silent_connection(
+    play: Play,
+) -> None:
+    lines = AccessLines()
+    play.plane.access_log = lines  # type: ignore[assignment]
+    for _ in range(2):
+        play.passes(7)
+        play.client.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
+    play.passes(7)
+    play.client.connection.give_way(asked=True)  # its next request is not read any more
+    assert [each["duration_ms"] for each in listed(play)] == [0.0] * 3
+    assert {mostly(each) for each in listed(play)} == {"refused at once"}
+    assert [list(each)[-2:] for each in lines.told] == [["duration_ms", "error"]] * 3
+
+
 def test_an_id_is_told_for_each_client_that_used_it(play: Play) -> None:
     """A flood under somebody's id hides nothing of it."""
     play.client.sends(b"GET /x HTTP/1.1\r\nhost: x\r\nx-request-id: same\r\n\r\n")
@@ -373,5 +429,5 @@ def test_with_tenants_all_who_show_no_key_are_one() -> None:
         with contextlib.closing(Play(1, tenants=tenants if keyed else [])) as play:
             for peer in (b"10.0.0.1", b"10.0.0.2"):
                 answer = answer_to(play.plane, play.client, None)
-                refused(play.plane, None, answer, Unauthorized(), peer)
+                refused(play.plane, None, answer, Unauthorized(), peer, 0.0)
             assert {kept.owner for kept in play.plane.recent.all()} == owners
