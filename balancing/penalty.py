@@ -8,7 +8,6 @@ A failure that only one client met costs a penalty for that client alone. A seco
 failure shows that the backend is at fault.
 """
 
-from math import inf
 from typing import Final
 
 # The base of Linkerd's load biaser: about what a failure costs a client.
@@ -27,7 +26,7 @@ class Penalty:
 
     def __init__(self) -> None:
         self.until_s = 0.0  # the latest of all penalties
-        self.charged_s = -inf  # when it was charged last
+        self.charged_s = 0.0  # when it was charged last. 0.0: never
         self._until_s = 0.0  # the penalty for all clients
         self._client = ""  # the client with a penalty of its own
         self._client_until_s = 0.0

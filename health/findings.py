@@ -88,9 +88,8 @@ class Findings:
     def requests_failed(self, cause: Cause = Cause.BACKEND) -> None:
         """A request failed. `cause` says what may explain it.
 
-        Two in a row ask for a deep probe at once, unless one has just shown that it works. One
-        client's failures may be its own doing, and traffic goes elsewhere meanwhile, so more
-        failures might be long in coming.
+        Two in a row ask for a deep probe at once, unless one passed lately. One client's may be its
+        own doing, and traffic goes elsewhere meanwhile, so more might be long in coming.
         """
         asks = self.backend.failures_in_row >= PROBES_ROW or cause in (Cause.CLIENT, Cause.KIND)
         if asks and self._now() >= self._trusted_until_s:

@@ -72,8 +72,7 @@ def forecast(pool: PoolQueue, request: QueuedRequest, look: Look, now_s: float) 
     fate = Fate.WAIT if refused is None else Fate.REFUSE
     ahead, allowed_s = ahead_of(pool, request), SHARE * request.deadline_s
     if reason is None:  # what goes first may wait for a backend that refuses it for load
-        busy = look.chosen.left_alone.until_s > now_s
-        reason = WaitReason.BUSY if busy else WaitReason.TURN
+        reason = WaitReason.BUSY if look.chosen.left_alone.until_s > now_s else WaitReason.TURN
     if reason is WaitReason.BUSY:  # nobody knows when it takes requests again
         allowed_s = request.deadline_s
     return Forecast(fate, look.chosen, reason, ahead, seconds, allowed_s, refused)

@@ -270,8 +270,8 @@ def _refusing(scene: Scene) -> Finding | None:
     refusing = [each for each in scene.serving if each.left_alone >= MOST]
     if not refusing:
         return None
-    figures = {"backends": float(len(refusing)), "share": max(x.left_alone for x in refusing)}
-    return Finding(Kind.DEMAND, "busy", backend=only(refusing), figures=figures)
+    share = max(each.left_alone for each in refusing)
+    return Finding(Kind.DEMAND, "busy", backend=only(refusing), figures={"share": share})
 
 
 def _demand(scene: Scene) -> Finding | None:

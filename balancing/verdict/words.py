@@ -135,28 +135,16 @@ def _requests(finding: Finding) -> Words:
     )
 
 
-_OF_BACKENDS: Final = (
-    "Look at the limit that refuses: the engine's own, or that of a proxy before it.",
-    "Add a backend to the pool.",
-)
-
-
 def _busy(finding: Finding) -> Words:
-    return (
-        "Waiting in penstock: backends refuse requests for load (429 or 503), and "
-        f"{_queue(finding)}.",
-        _OF_BACKENDS,
-    )
-
-
-def _refusing(finding: Finding) -> Words:
-    figures = finding.figures
-    who = finding.backend or f"{figures['backends']:.0f} backends"
-    return (
-        f"More is asked for than {who} will take: left alone for {figures['share']:.0%} of the last"
-        " 10 s, after refusals for load (429 or 503).",
-        _OF_BACKENDS,
-    )
+    """`share`: of the last 10 s, where nobody waits."""
+    share, who = finding.figures.get("share"), finding.backend or "backends"
+    said = f"Waiting in penstock: {who} refuse requests for load (429 or 503), and "
+    said += f"{_queue(finding)}."
+    if share is not None:
+        said = f"More is asked for than {who} will take: left alone for {share:.0%} of the last "
+        said += "10 s, after refusals for load (429 or 503)."
+    look = "Look at the limit that refuses: the engine's own, or that of a proxy before it."
+    return said, (look, "Add a backend to the pool.")
 
 
 def _choices(finding: Finding) -> Words:
@@ -307,7 +295,7 @@ _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.WAITING, "choices"): _choices,
     (Kind.WAITING, "turn"): _turn,
     (Kind.DEMAND, ""): _demand,
-    (Kind.DEMAND, "busy"): _refusing,
+    (Kind.DEMAND, "busy"): _busy,
     (Kind.UNEVEN, "slow"): _slow,
     (Kind.UNEVEN, "hot"): _hot,
     (Kind.CLIENT, ""): _client,

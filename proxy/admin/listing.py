@@ -1,7 +1,6 @@
 """Describes a backend for `/api/v1/backends`."""
 
 from collections.abc import Mapping
-from math import inf
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.slowness import Pace
@@ -91,10 +90,10 @@ def _lately(lately: Lately | None, busy_at_s: float, now_s: float) -> dict[str, 
         return {"first_tokens": 0, "ttft_p95_s": None, "failures": 0, "last_failure": None}
     lately.advance(now_s)
     ttft_s, failure = lately.ttft_s(0.95), None
-    failed_s = lately.failed_s if lately.failure else -inf
-    if (last_s := max(failed_s, busy_at_s)) > -inf:
-        age_s = round(max(0.0, now_s - last_s), 1)
-        failure = {"reason": lately.failure if last_s == failed_s else "busy", "age_s": age_s}
+    if lately.failure or busy_at_s:
+        age_s = round(max(0.0, now_s - max(lately.failed_s, busy_at_s)), 1)
+        reason = "busy" if busy_at_s > lately.failed_s else lately.failure
+        failure = {"reason": reason, "age_s": age_s}
     return {
         "first_tokens": lately.first_tokens,
         "ttft_p95_s": round(ttft_s, 4) if ttft_s is not None else None,

@@ -15,6 +15,7 @@ from penstock.proxy.data import traces
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.budgets import LEFT, taken
 from penstock.proxy.data.calibration import believable
+from penstock.proxy.data.client import Client
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.plane import DataPlane
@@ -48,27 +49,22 @@ def refused(
     head: RequestHead | None,
     answer: Answer,
     error: PenstockError,
-    peer: bytes,
-    began_s: float,
+    client: Client,
 ) -> None:
-    """Count and log a request that has no exchange. `began_s`: when its first byte came."""
+    """Count and log a request that has no exchange."""
     count(plane, error.status)
     if plane.slos.any:
         note_refused(plane, head, error)
-    _end_early(plane, head, answer, error, peer, began_s)
+    _end_early(plane, head, answer, error, client)
 
 
 def left(
-    plane: DataPlane,
-    head: RequestHead | None,
-    transport: asyncio.Transport,
-    peer: bytes,
-    began_s: float,
+    plane: DataPlane, head: RequestHead | None, transport: asyncio.Transport, client: Client
 ) -> None:
     """Count and log a request whose client left before its body was whole."""
     plane.metrics.client_aborts.add("body")
     count(plane, LEFT)
-    _end_early(plane, head, answer_to(plane, transport, head), None, peer, began_s)
+    _end_early(plane, head, answer_to(plane, transport, head), None, client)
 
 
 def ended(
@@ -161,15 +157,14 @@ def _end_early(
     head: RequestHead | None,
     answer: Answer,
     error: PenstockError | None,
-    peer: bytes,
-    began_s: float,
+    client: Client,
 ) -> None:
     """Keep and log a request that has no exchange. All its time was its client's.
 
     With tenants, all who show no key are one owner: they may have many addresses.
     """
-    now_s = plane.now()
-    record = Record(began_s, 0.0, now_s)
+    now_s, peer = plane.now(), client.peer
+    record = Record(client.began_s, 0.0, now_s)
     record.ended_s = now_s
     record.status = error.status if error is not None else LEFT
     record.error = error.code if error is not None else None

@@ -11,6 +11,7 @@ class Client(Protocol):
 
     made_s: float  # when it connected
     began_s: float  # when its request began, or its wait for one
+    peer: bytes  # the address that its requests are of
     body_bytes: int  # counted for its body or its long head
     proven: bool  # a request of it that is not open to all was accepted
     excess: bool  # it has no seat

@@ -260,7 +260,7 @@ class EndingConnection(Landed):
             answer.tell(budget_headers(self._plane, head))
         if not (head and head.length == 0 and len(self._buffer) <= EARLY_BYTES_MAX) or self.excess:
             answer.keep_alive = False  # a body follows that nobody will read
-        refuse_here(self._plane, head, answer, error, self.peer, self.began_s)
+        refuse_here(self._plane, head, answer, error, self)
         self.release_body()
         if answer.keep_alive:
             self.answered(answer)
@@ -280,7 +280,7 @@ class EndingConnection(Landed):
     def _leave(self) -> None:
         """The client is gone, or counts as gone."""
         if self._phase is Phase.BODY:
-            left(self._plane, self._head, self._transport, self.peer, self.began_s)
+            left(self._plane, self._head, self._transport, self)
         self._phase = Phase.CLOSING
         self._abort()
         if self._exchange is not None:

@@ -73,8 +73,7 @@ class ClientConnection(EndingConnection):
         self.made_s = self.began_s = self._plane.now()
         if not self._plane.clients.enter(self):  # one too many: send an error that may arrive
             answer = answer_to(self._plane, self._transport, None)
-            error = self._plane.refusals.crowded()
-            refuse_here(self._plane, None, answer, error, self.peer, self.made_s)
+            refuse_here(self._plane, None, answer, self._plane.refusals.crowded(), self)
             self._phase = Phase.CLOSING
             self._transport.close()
             return
@@ -141,7 +140,7 @@ class ClientConnection(EndingConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._phase is Phase.BODY:
-            left(self._plane, self._head, self._transport, self.peer, self.began_s)
+            left(self._plane, self._head, self._transport, self)
         elif self._write_paused and self._exchange is None:
             self._plane.metrics.client_aborts.add("unsent")
         self._write_paused = False
@@ -355,7 +354,7 @@ class ClientConnection(EndingConnection):
         try:
             answer_here(self._plane, head, answer)
         except PenstockError as error:
-            refuse_here(self._plane, head, answer, error, self.peer, self.began_s)
+            refuse_here(self._plane, head, answer, error, self)
         if lacks:
             self._linger()
         else:

@@ -7,6 +7,7 @@ import orjson
 from penstock.proxy.data.account import count, refused
 from penstock.proxy.data.aliases import alias_cards
 from penstock.proxy.data.answer import Answer
+from penstock.proxy.data.client import Client
 from penstock.proxy.data.endpoints import dialect_of, speaks_anthropic
 from penstock.proxy.data.model_list import is_of_models, models_told
 from penstock.proxy.data.plane import DataPlane
@@ -47,17 +48,9 @@ def answer_here(plane: DataPlane, head: RequestHead, answer: Answer) -> None:
 
 
 def refuse_here(
-    plane: DataPlane,
-    head: RequestHead | None,
-    answer: Answer,
-    error: PenstockError,
-    peer: bytes,
-    began_s: float,
+    plane: DataPlane, head: RequestHead | None, answer: Answer, error: PenstockError, client: Client
 ) -> None:
-    """Answer with an error, in the shape of the request's API. `head`: None if unreadable.
-
-    `began_s`: when the request's first byte came.
-    """
+    """Answer with an error, in the shape of the request's API. `head`: None if unreadable."""
     dialect = dialect_of(head) if head is not None else POOLING
     answer.fail(error, dialect.error_body(error))
-    refused(plane, head, answer, error, peer, began_s)
+    refused(plane, head, answer, error, client)

@@ -42,6 +42,7 @@ class Client:
     bodies: Bodies | None = None
     tenant: str = ""
     source: str = ""
+    peer: bytes = b""
     certificate: ClientCertificate | None = None
     pace: float = 0.0
     stopped: bool = False

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -429,5 +430,6 @@ def test_with_tenants_all_who_show_no_key_are_one() -> None:
         with contextlib.closing(Play(1, tenants=tenants if keyed else [])) as play:
             for peer in (b"10.0.0.1", b"10.0.0.2"):
                 answer = answer_to(play.plane, play.client, None)
-                refused(play.plane, None, answer, Unauthorized(), peer, 0.0)
+                client: Any = SimpleNamespace(peer=peer, began_s=play.loop.now_s)
+                refused(play.plane, None, answer, Unauthorized(), client)
             assert {kept.owner for kept in play.plane.recent.all()} == owners
