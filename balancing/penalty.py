@@ -81,29 +81,26 @@ class Penalty:
 class Rest(Penalty):
     """How long a backend is left alone that has refused requests for load.
 
-    When that is over, one request tries it. Others follow when that one has its first token, or
-    after another `again_s`.
+    When that is over, one request tries it. Others follow when one that came after the last refusal
+    has its first token. Until then another one tries after each `again_s`.
     """
 
-    __slots__ = ("_tried_s",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._tried_s = 0.0
+    __slots__ = ()
 
     def tried(self, client: str, now_s: float, again_s: float) -> None:
         """A request is sent there."""
-        if self.until_s <= 0.0:
-            return
+        until_s = now_s + again_s
         if self._until_s > 0.0:
-            self.charge(now_s, hint_s=again_s)
+            self._until_s = max(self._until_s, until_s)
         elif client == self._client:
-            self.charge_for(client, now_s, hint_s=again_s)
-        self._tried_s = now_s
+            self._client_until_s = max(self._client_until_s, until_s)
+        else:
+            return
+        self.until_s = max(self.until_s, until_s)
 
     def answered(self, began_s: float) -> None:
         """A request that began then has its first token."""
-        if began_s >= self._tried_s:
+        if began_s > self.charged_s:
             self.forgive()
 
 

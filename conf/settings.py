@@ -62,8 +62,9 @@ class AdminSettings(Section):
     )
     metrics_token: Secret | None = Field(
         default=None,
-        description="Good for all of /metrics. Off loopback, and where there is an admin token,"
-        " tenants and costs need one of the two. Prefer `metrics_token_file` or `${VAR}`.",
+        description="Grants all of /metrics. Series of tenants and costs need this or the admin token"
+        " off loopback, and on loopback if there is an admin token. Prefer `metrics_token_file` or"
+        " `${VAR}`.",
     )
 
     view_token_file: FilePath | None = Field(

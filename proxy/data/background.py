@@ -44,12 +44,13 @@ Key = tuple[str, Hashable]
 class _Bill:
     """What a response costs. `used`: where that is counted, once it is final."""
 
-    __slots__ = ("charge", "counts", "timer", "used")
+    __slots__ = ("charge", "counts", "made_tokens", "timer", "used")
 
     def __init__(
         self, lease: Lease, charge: Charge | None, used: Used, timer: asyncio.TimerHandle
     ) -> None:
         self.counts = Usage(lease.taken_tokens, longest(lease))
+        self.made_tokens: int | None = None  # what its engine had time for, once it is over
         self.charge = charge
         self.used = used
         self.timer = timer
@@ -73,10 +74,13 @@ class _Kept:
     """One lease. `due_s`: when its engine has had its time. `restarts`: those of the engine when
     it was sent, and `progress` of it when it was kept."""
 
-    __slots__ = ("charge", "due_s", "progress", "restarts")
+    __slots__ = ("bill", "charge", "due_s", "progress", "restarts")
 
-    def __init__(self, lease: Lease, charge: Charge | None, now_s: float) -> None:
+    def __init__(
+        self, lease: Lease, charge: Charge | None, bill: _Bill | None, now_s: float
+    ) -> None:
         self.charge = charge
+        self.bill = bill
         self.due_s = now_s + _longest_s(lease)
         self.restarts = lease.backend.restarts
         self.progress = lease.backend.progress
@@ -128,15 +132,16 @@ class Background:
         if not ask.background or lease.ended or not goes_on:
             return False
         now_s, response_id = self._now(), relay.response_id if relay is not None else ""
+        key = ask.tenant, response_id or lease
         if ask.tenant:
-            self._open((ask.tenant, response_id or lease), request, lease, now_s)
+            self._open(key, request, lease, now_s)
         mine = self._by_client.get(ask.client, 0)
         if mine >= CLIENT_MAX or len(self) >= ALL_MAX:
             _ended_charge(request.charge, now_s)
             return False
         lease.assume_prefilled(now_s)  # what comes of it is not seen any more, and proves nothing
         self._by_client[ask.client] = mine + 1
-        self._kept[lease] = _Kept(lease, request.charge, now_s)
+        self._kept[lease] = _Kept(lease, request.charge, self._bills.get(key), now_s)
         if response_id:
             self._leases[ask.tenant, response_id] = lease
         if self._timer is None:
@@ -170,11 +175,12 @@ class Background:
     def _settle(self, key: Key, usage: Usage | None) -> None:
         """A response is over. `usage`: None if it has failed or was cancelled, so nobody counted
         what it took. Then it is what its engine had time for."""
-        lease, bill = self._leases.get(key), self._bills.get(key)
-        if usage is None and bill is not None and lease in self._kept and not lease.ask.stream:
-            made_tokens = round(lease.unseen_tokens(self._now()))
-            usage = Usage(lease.taken_tokens, min(bill.counts.completion_tokens, made_tokens))
+        bill = self._bills.get(key)
         self._over(key)
+        if usage is None and bill is not None and bill.made_tokens is not None:
+            counts = bill.counts
+            made_tokens = min(counts.completion_tokens, bill.made_tokens)
+            usage = Usage(counts.prompt_tokens, made_tokens)
         self._close(key, usage)
 
     def unknown(self, ask: Ask, backend: Backend) -> None:
@@ -209,7 +215,10 @@ class Background:
             self._end(lease)
 
     def _end(self, lease: Lease) -> None:
-        charge, ask, now_s = self._kept.pop(lease).charge, lease.ask, self._now()
+        kept, ask, now_s = self._kept.pop(lease), lease.ask, self._now()
+        charge = kept.charge
+        if kept.bill is not None and not ask.stream:
+            kept.bill.made_tokens = round(lease.unseen_tokens(now_s))
         lease.end(now_s)
         _ended_charge(charge, now_s)
         self._by_client[ask.client] -= 1

@@ -202,9 +202,9 @@ def _answer(ask: Ask) -> float:
 def longest(lease: Lease) -> int:
     """The most tokens that an answer may have: those of its limit, or what the context leaves."""
     ask, most = lease.ask, lease.ask.max_tokens
-    if most is None:
-        context = lease.backend.context_tokens(ask.model)
-        most = max(0, context - ask.prompt_tokens) if context else LONGEST_TOKENS
+    context = lease.backend.context_tokens(ask.model)
+    left = max(0, context - ask.prompt_tokens) if context else most or LONGEST_TOKENS
+    most = left if most is None else min(most, left)
     return most * ask.prompts * ask.choices
 
 

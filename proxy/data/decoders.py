@@ -1,7 +1,6 @@
 """Decodes request bodies in one thread. After each body another client has its turn."""
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +8,24 @@ from typing import Final
 
 from penstock.proxy.wire.content_coding import decode
 
-logger = logging.getLogger(__name__)
 
-Decoded = Callable[[bytes | Exception], None]
-Job = tuple[bytes, bytes, int, Decoded]
+class Job:
+    """One body to decode, to at most so many bytes. `then` gets the decoded one on the loop, or why
+    there is none."""
+
+    __slots__ = ("body", "coding", "most_bytes", "then")
+
+    def __init__(
+        self, coding: bytes, body: bytes, most_bytes: int, then: Callable[[bytes | Exception], None]
+    ) -> None:
+        self.coding = coding
+        self.body = body
+        self.most_bytes = most_bytes
+        self.then = then
+
+    def end(self) -> None:
+        """Nobody wants it any more."""
+        self.body = b""
 
 
 class Decoders:
@@ -24,9 +37,8 @@ class Decoders:
         self._busy = False
         self._waiting: dict[str, deque[Job]] = {}
 
-    def add(self, holder: str, coding: bytes, body: bytes, most_bytes: int, then: Decoded) -> None:
-        """Have a body decoded. `then` gets it on the loop, or why there is none."""
-        self._waiting.setdefault(holder, deque()).append((coding, body, most_bytes, then))
+    def add(self, holder: str, job: Job) -> None:
+        self._waiting.setdefault(holder, deque()).append(job)
         if not self._busy:
             self._next()
 
@@ -34,25 +46,27 @@ class Decoders:
         self._threads.shutdown(wait=False)
 
     def _next(self) -> None:
-        self._busy = bool(self._waiting)
-        if not self._busy:
-            return
-        holder = next(iter(self._waiting))
-        jobs = self._waiting.pop(holder)
-        job = jobs.popleft()
-        if jobs:
-            self._waiting[holder] = jobs  # behind the others
-        self._threads.submit(self._run, *job)
+        self._busy = False
+        while self._waiting and not self._busy:
+            holder = next(iter(self._waiting))
+            jobs = self._waiting.pop(holder)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[holder] = jobs  # behind the others
+            if job.body:
+                self._busy = True
+                self._threads.submit(self._run, job, job.body)
 
-    def _run(self, coding: bytes, body: bytes, most_bytes: int, then: Decoded) -> None:
+    def _run(self, job: Job, body: bytes) -> None:
         """Runs in the thread."""
         found: bytes | Exception
         try:
-            found = decode(coding, body, most_bytes)
+            found = decode(job.coding, body, job.most_bytes)
         except Exception as error:  # noqa: BLE001 - told on the loop
             found = error
-        self._loop.call_soon_threadsafe(self._done, then, found)
+        self._loop.call_soon_threadsafe(self._done, job, found)
 
-    def _done(self, then: Decoded, found: bytes | Exception) -> None:
-        then(found)
+    def _done(self, job: Job, found: bytes | Exception) -> None:
+        if job.body:
+            job.then(found)
         self._next()

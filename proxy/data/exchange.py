@@ -16,6 +16,7 @@ from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
 from penstock.proxy.data.complaint import conclude
+from penstock.proxy.data.decoders import Job
 from penstock.proxy.data.decoding import decode, is_coded, take_decoded
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.failover import Failover
@@ -46,6 +47,7 @@ class Exchange(AttemptOwner):
         "_asker",
         "_attempt",
         "_clock",
+        "_decoding",
         "_ended",
         "_entry",
         "_failover",
@@ -68,6 +70,7 @@ class Exchange(AttemptOwner):
         self._failover = Failover(plane, request)
         self._entry = Entry(plane, request, self._failover, self._admitted)
         self._attempt: Attempt | None = None
+        self._decoding: Job | None = None
         self._inquiry: Inquiry | None = None
         self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None
@@ -163,15 +166,17 @@ class Exchange(AttemptOwner):
     def _begin(self) -> None:
         request = self.request
         if is_coded(request):
-            decode(self._plane, request, self._holder, partial(self.step, self._decoded))
+            then = partial(self.step, self._decoded)
+            self._decoding = decode(self._plane, request, self._holder, then)
             self._watch(self._plane.now())
         else:
             self._begin_read()
 
     def _decoded(self, found: bytes | Exception) -> None:
-        if not self._ended:
-            take_decoded(self._plane, self.request, self._asker, found)
-            self._begin_read()
+        job, self._decoding = self._decoding, None  # it has the body, and refers to this
+        assert job is not None
+        take_decoded(self._plane, self.request, self._asker, job, found)
+        self._begin_read()
 
     def _begin_read(self) -> None:
         holder, rota = self._holder, self._plane.rota
@@ -346,6 +351,9 @@ class Exchange(AttemptOwner):
         self._clock.clear()
         self._clock.call(nothing)
         self._reading = None
+        if self._decoding is not None:
+            self._decoding.end()
+            self._decoding = None
         if self._inquiry is not None:
             self._inquiry.end()
             self._inquiry = None  # a reference cycle

@@ -83,7 +83,7 @@ LINES_MAX: Final = 1_024
 NO_USAGE: Final = Usage(0, 0)
 # Text has one token for so many bytes, where nobody has counted them.
 TOKEN_BYTES: Final = 4
-# Only so much of it is searched for its text. All of a larger one counts as text.
+# Only so much is searched for its text. The rest of a larger one has as much of it.
 SEARCHED_BYTES_MAX: Final = 65_536
 QUIET: Final = Event(Sign.QUIET)
 OPENING: Final = Event(Sign.QUIET, opens=True)
@@ -92,7 +92,7 @@ TOKEN: Final = Event(Sign.TOKEN)
 
 # A member with text that was generated, in any API. Text itself has its quotes escaped.
 _TEXT: Final = re.compile(
-    rb'"(?:content|text|delta|arguments|partial_json|thinking|refusal|reasoning(?:_content)?)"'
+    rb'"(content|text|delta|arguments|partial_json|thinking|refusal|reasoning(?:_content)?)"'
     rb'\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)',
     re.DOTALL,
 )
@@ -215,12 +215,16 @@ def status_of(code: int) -> int:
 
 def text_of(data: bytes) -> tuple[int, int]:
     """The bytes of generated text in an event or answer, and where the last of them end."""
-    if len(data) > SEARCHED_BYTES_MAX:
-        return len(data), len(data)
     size_bytes = end = 0
-    for match in _TEXT.finditer(data):
-        begin, end = match.span(1)
-        size_bytes += end - begin
+    before = b""
+    for match in _TEXT.finditer(data, 0, SEARCHED_BYTES_MAX):
+        name, text = match.groups()
+        end = match.end()
+        if text != before or not name.startswith(b"reasoning"):  # some give it by both names
+            size_bytes += len(text)
+        before = text
+    if len(data) > SEARCHED_BYTES_MAX:
+        return size_bytes * len(data) // SEARCHED_BYTES_MAX, len(data)
     return size_bytes, end
 
 

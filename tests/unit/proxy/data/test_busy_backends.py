@@ -170,6 +170,22 @@ def test_one_request_tries_whether_there_is_room_again_and_the_others_follow() -
         leave(play)
 
 
+def test_a_first_token_that_takes_longer_than_a_try_opens_it_again() -> None:
+    with contextlib.closing(Play(1, admission=HOLDS)) as play:
+        sent: list[Upstream] = []
+        play.asked = lambda name, upstream: sent.append(upstream)  # type: ignore[method-assign]
+        play.connects().sends(chat())
+        sent.pop().sends(busy())
+        for _ in range(5):
+            play.connects().sends(chat())
+        play.passes(2.5)
+        assert len(sent) == 2  # each second another one tries
+        sent[0].sends(STREAM, token("a"))
+        play.passes(0.1)
+        assert len(sent) == 6
+        leave(play)
+
+
 def test_an_answer_of_500_waits_for_no_better_one() -> None:
     with contextlib.closing(Play(1, admission=HOLDS | {"hold_for_backend_s": 30})) as play:
         asks(play, play.client)

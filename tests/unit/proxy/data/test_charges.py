@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from penstock.balancing.engine_report import EngineReport
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.background import BILL_S
 from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
@@ -227,6 +228,25 @@ def test_text_is_found_in_the_events_of_every_api(play: Play, path: str) -> None
     assert answered(play) in (800, 801)
 
 
+def test_reasoning_that_is_told_by_two_names_counts_once(play: Play) -> None:
+    text = b"four" * 8
+    delta = b'data: {"choices":[{"delta":{"reasoning":"%b","reasoning_content":"%b"}}]}\n\n'
+    posts(play, "/v1/chat/completions", b'{"messages":[],"stream":true}')
+    play["b1"].sends(STREAM)
+    for _ in range(100):
+        play["b1"].sends(chunk(delta % (text, text)))
+    play.client.closes()
+    assert answered(play) in (800, 801)
+
+
+def test_log_probabilities_of_a_plain_answer_are_no_text(play: Play) -> None:
+    message = b'"message":{"content":"%b"}' % (b"four" * 100)
+    logprobs = b'"logprobs":{"content":[%b]}' % b",".join([b'{"bytes":[1,2],"logprob":-1}'] * 5_000)
+    play.client.sends(chat(head=KEY, stream=False))
+    sends(play, plain("200 OK", b'{"choices":[{%b,%b}]}' % (message, logprobs)))
+    assert 100 <= answered(play) < 300
+
+
 def test_a_plain_answer_that_breaks_off_costs_what_its_engine_had_time_for(play: Play) -> None:
     play.client.sends(chat(head=KEY, stream=False))
     play.passes(2.0)
@@ -289,6 +309,18 @@ def test_it_is_settled_also_when_its_place_was_given_back_before(play: Play) -> 
 def test_a_cancelled_one_costs_what_its_engine_had_time_for(play: Play) -> None:
     begins(play)
     play.passes(2.0)
+    reads(play, more=b"")
+    assert 30 < answered(play) < 500
+
+
+def test_the_same_once_the_engine_has_reported_that_it_is_gone(play: Play) -> None:
+    begins(play)
+    play.passes(2.0)
+    backend = play.backends[0]
+    backend.progress += 1
+    backend.report = EngineReport(at_s=play.loop.now_s)
+    play.passes(1.2)
+    assert not len(play.plane.background)
     reads(play, more=b"")
     assert 30 < answered(play) < 500
 
