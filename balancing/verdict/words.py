@@ -141,8 +141,8 @@ def _busy(finding: Finding) -> Words:
     said = f"Waiting in penstock: {who} refuse requests for load (429 or 503), and "
     said += f"{_queue(finding)}."
     if share is not None:
-        said = f"More is asked for than {who} will take: penstock paused them for {share:.0%} of the last "
-        said += "10 s, after refusals for load (429 or 503)."
+        said = f"More is asked for than {who} will take: penstock paused them for {share:.0%} of "
+        said += "the last 10 s, after refusals for load (429 or 503)."
     look = "Look at the limit that refuses: the engine's own, or that of a proxy before it."
     return said, (look, "Add a backend to the pool.")
 
