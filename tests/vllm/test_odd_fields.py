@@ -20,10 +20,10 @@ ODD: tuple[Any, ...] = (1, 1.0, "true", "TRUE", "yes", "on", "1", "t", 0, "off",
 MODELS: tuple[Any, ...] = ("", None, "nope", " ")
 OPTIONS: tuple[Any, ...] = (
     *(None, {}, {"other": 1}),
-    *({"include_usage": value} for value in (True, False)),
-    *({"continuous_usage_stats": value} for value in BOOLEANS[:2]),
-    *({"include_usage": False, "continuous_usage_stats": value} for value in BOOLEANS[:2]),
-    *({"include_usage": True, "continuous_usage_stats": value} for value in BOOLEANS[:2]),
+    *({"include_usage": value} for value in BOOLEANS),
+    *({"continuous_usage_stats": value} for value in BOOLEANS),
+    *({"include_usage": False, "continuous_usage_stats": value} for value in BOOLEANS),
+    *({"include_usage": True, "continuous_usage_stats": value} for value in BOOLEANS),
 )
 ODD_OPTIONS: tuple[Any, ...] = (
     *([], "x", 1, True),
