@@ -63,8 +63,8 @@ class AdminSettings(Section):
     metrics_token: Secret | None = Field(
         default=None,
         description="Grants all of /metrics. Series of tenants and costs need this or the admin"
-        " token off loopback, and on loopback if there is an admin token. Prefer `metrics_token_file`"
-        " or `${VAR}`.",
+        " token off loopback, and on loopback if there is an admin token. Prefer"
+        " `metrics_token_file` or `${VAR}`.",
     )
 
     view_token_file: FilePath | None = Field(
