@@ -71,7 +71,8 @@ async def test_plain_forms_are_taken_as_vllm_takes_them(penstock: Penstock, path
 async def test_odd_forms_are_refused(penstock: Penstock, path: str) -> None:
     cases: list[dict[str, Any]] = [{"stream": True, "stream_options": each} for each in ODD_OPTIONS]
     cases += [{"stream": value} for value in ODD]
-    cases += [{"model": value} for value in (1, [])]
+    models: tuple[Any, ...] = (1, [])
+    cases += [{"model": value} for value in models]
     async with aiohttp.ClientSession() as session:
         answers = [await told(session, penstock.url, path, **fields) for fields in cases]
     assert {status for status, *_ in answers} == {400}
