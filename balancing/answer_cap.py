@@ -42,18 +42,18 @@ def cap_edits(path: str, limits: AnswerLimits, most: int) -> tuple[tuple[bytes, 
     read = api_of(path).lengths
     if not read:
         return ()
-    defaults = path in (COMPLETIONS, GENERATE)
+    nulls = path in (COMPLETIONS, GENERATE)
     value = b"%d" % most
     edits: list[tuple[bytes, bytes]] = []
     bound = False
     for name, tokens in limits:
-        if tokens == NULL and not (defaults and name in read):
+        if tokens == NULL and not (nulls and name in read):
             continue
         if tokens > most or tokens == NULL:
             edits.append((name.encode(), value))
         # Some servers go on to the next member after a 0.
         bound = bound or (name in read and (tokens > 0 or name == read[-1]))
-    if not bound and (not defaults or most < COMPLETION_TOKENS):
+    if not bound and (path != COMPLETIONS or most < COMPLETION_TOKENS):
         edits.append((read[-1].encode(), value))
     return tuple(edits)
 

@@ -39,7 +39,7 @@ _CHAT: Final = ("max_completion_tokens", "max_tokens")
 _POOLED: Final = Api(("messages", "input"), "input", cuts=True)
 _APIS: Final = {
     CHAT: Api(("tools", "messages"), "", _CHAT, choices=True, cuts=True),
-    CHAT_BATCH: Api(("messages",), "", _CHAT, choices=True, cuts=True),
+    CHAT_BATCH: Api(("messages",), "", _CHAT, choices=True),
     COMPLETIONS: Api(("prompt",), "prompt", ("max_tokens",), choices=True, cuts=True),
     GENERATE: Api(("token_ids",), "token_ids", ("max_tokens",), choices=True),
     RESPONSES: Api(("tools", "instructions", "input"), "", ("max_output_tokens",)),

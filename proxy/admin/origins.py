@@ -20,8 +20,9 @@ _OWN_SITES: Final = frozenset({"same-origin", "none"})
 def host_of(headers: Mapping[str, str]) -> str:
     """The host name in `Host`, without the port."""
     host = headers.get("host", "")
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
+    name, bracket, port = host.rpartition("]")
+    if bracket:
+        return name[1:] if host.startswith("[") and port[:1] in ("", ":") else ""
     return host.partition(":")[0]
 
 

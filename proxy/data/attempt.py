@@ -376,6 +376,9 @@ class Attempt:
                 self._end(BackendHung())
             elif relay is not None and now_s >= relay.answering_s:
                 relay.answering_s = inf
+                self._first_byte_by_s = max(
+                    self._first_byte_by_s, now_s + self._request.timeouts.idle_s
+                )
                 self._lease.answering(now_s)
         elif now_s >= self._silent_at_s(relay, now_s):
             if relay.over:

@@ -24,8 +24,6 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.telemetry.usage import TenantUsage, Used
 
-# The longest answer that is waited for if its request sets no limit.
-TOKENS_MAX: Final = 32_768.0
 # So many are kept, of one client and of all. Any further one gives its place back at once, although
 # its engine still works on it.
 CLIENT_MAX: Final = 256
@@ -248,7 +246,6 @@ def _began(lease: Lease) -> float:
 
 def _longest_s(lease: Lease) -> float:
     """How long its engine may work on it, at the measured speeds."""
-    backend, ask = lease.backend, lease.ask
-    tokens = min(TOKENS_MAX, float(ask.max_tokens or TOKENS_MAX))
+    backend = lease.backend
     step_s = backend.decode_speed.itl_s(backend.active_decode_tokens)
-    return lease.ahead_work * backend.prefill_speed.work_s + tokens * step_s
+    return lease.ahead_work * backend.prefill_speed.work_s + longest(lease) * step_s

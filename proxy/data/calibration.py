@@ -28,7 +28,8 @@ def believable(usage: Usage, ask: Ask, lease: Lease | None, body_bytes: int) -> 
     if max(usage.prompt_tokens, usage.completion_tokens) <= UNSEEN_TOKENS_MAX:
         return usage
     seen = lease.generated_tokens if lease is not None else 0
-    each = max(UNSEEN_TOKENS_MAX, ask.max_tokens or 0, TOKENS_AT_ONCE_MAX * seen)
+    context = lease.backend.context_tokens(ask.model) if lease is not None else 0
+    each = max(UNSEEN_TOKENS_MAX, ask.max_tokens or context, TOKENS_AT_ONCE_MAX * seen)
     completion_most = max(each * ask.prompts * ask.choices, body_bytes)
     completion_tokens = min(usage.completion_tokens, completion_most)
     prompt_tokens = usage.prompt_tokens

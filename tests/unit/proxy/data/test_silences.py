@@ -91,6 +91,16 @@ def test_who_takes_nothing_gets_none() -> None:
         assert "client got ping" not in passes(play, 60)
 
 
+def test_one_that_thinks_unseen_for_longer_than_a_first_token_may_take_goes_on(play: Play) -> None:
+    """vLLM sends the role with the first token, also where its parser hides that."""
+    play.client.sends(chat())
+    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+    play["b1"].sends(STREAM, chunk(role))
+    passes(play, 300)
+    play["b1"].sends(token("a"), DONE, END)
+    assert "counted 200 b1" in play.happened()
+
+
 def test_after_idle_s_it_ends(begun: Play) -> None:
     passes(begun, 590)
     begun.happened()
