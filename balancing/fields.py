@@ -53,6 +53,7 @@ class Fields(BeamFields):
     truncate_prompt_tokens: msgspec.Raw = NO_FIELD
     truncation: msgspec.Raw = NO_FIELD
     service_tier: msgspec.Raw = NO_FIELD
+    priority: msgspec.Raw = NO_FIELD
     cache_salt: msgspec.Raw = NO_FIELD
     prompt_logprobs: msgspec.Raw = NO_FIELD
     echo: msgspec.Raw = NO_FIELD

@@ -32,7 +32,14 @@ _PREFIXES_NOT_SET: Final = ("x-forwarded-", "x-penstock-")
 READ_MEMBERS: Final = frozenset(
     {"model", "stream", "stream_options", "previous_response_id", "background", "n"}
     | {"max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"}
-    | {"truncate_prompt_tokens", "truncation", "service_tier", "cache_salt", "prompt_logprobs"}
+    | {
+        "truncate_prompt_tokens",
+        "truncation",
+        "service_tier",
+        "priority",
+        "cache_salt",
+        "prompt_logprobs",
+    }
     | {"echo", "logprobs", "top_logprobs", "prompt", "messages", "system", "tools"}
     | {"instructions", "input", "use_beam_search"}
     | {"prompt_embeds", "token_ids", "sampling_params"}

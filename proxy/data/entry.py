@@ -279,7 +279,7 @@ class Entry:
         self._class = request.record.service_class = classes.names[rank]
         request.service_class, priority = classes.told[rank]
         if request.ask.engine:
-            request.priority = priority
+            request.rank(priority)
         patience_s = request.patience.begins_within_s
         deadline_s, self._impatient = classes.deadline_of(rank, patience_s)
         name = request.head.tenant or queue_of(party, plane.salt)

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.budgets.budget import Charge
+from penstock.balancing.places import span_of
 from penstock.balancing.poison import Mark, mark_of
 from penstock.balancing.reader import FORMS
 from penstock.balancing.routes.way import Way
@@ -119,6 +120,13 @@ class Request:
     def splices(self) -> Splices:
         """What its backend gets in place of parts of the body."""
         return splices(self.body, self.edits, self.ask.places)
+
+    def rank(self, priority: bytes) -> None:
+        """Give it the priority of its class for engines, also in place of its own in the body."""
+        self.priority = priority
+        if span_of(self.ask.places, b"priority") is not None:
+            others = [each for each in self.edits if each[0] != b"priority"]
+            self.edits = (*others, (b"priority", priority))
 
     def decoded(self, body: bytes) -> None:
         """Go on with its decoded body."""

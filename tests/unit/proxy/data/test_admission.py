@@ -1,5 +1,6 @@
 """Transcripts of requests that wait for room at their backend, and of those that are refused."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -269,3 +270,10 @@ def test_one_that_is_tried_again_at_once_is_counted_once() -> None:
     assert "b2 got POST" in play.happened()
     assert list(play.metrics.admitted.items()) == [(("standard", "no"), 1)]
     play.close()
+
+
+def test_a_client_sets_no_priority_of_its_own() -> None:
+    with contextlib.closing(Play(1, admission=HOLDS)) as play:
+        play.client.sends(chat('"priority":-1000'))
+        assert b'"priority":0' in play["b1"].body
+        assert b"1000" not in play["b1"].body
