@@ -4,7 +4,7 @@ What is not plainly right for that is read without it (`members.py`, msgspec), w
 wrong.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -37,7 +37,8 @@ class FieldScan:
 
     def __init__(self, decoder: "msgspec.json.Decoder[Fields]") -> None:
         self._decoder = decoder
-        self._names = names_of(decoder.type)
+        struct: Any = decoder.type  # versions of msgspec differ in its type
+        self._names = names_of(struct)
         self._keys = tuple(self._names)
         self._scans = native.AVAILABLE and len(self._keys) <= KEYS_MAX
 
