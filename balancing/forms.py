@@ -95,7 +95,7 @@ def model_span(body: bytes, boundary: bytes) -> Steps[tuple[int, int] | None]:
         if read_bytes > _HEAD_BYTES_A_STEP or number % _PARTS_A_STEP == _PARTS_A_STEP - 1:
             read_bytes = 0
             yield
-        is_model, is_file = _is_model(body[at + 2 : head_end])
+        is_model, is_file = _is_model(body[at + 2 : max(at + 2, head_end)])
         end = yield from _find(body, delimiter, head_end + 4)
         if end < 0:
             break  # a part without an end does not count

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Coroutine, Iterator
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import orjson
 import pytest
 
 from penstock.balancing.backend import State
@@ -17,6 +19,7 @@ from penstock.proxy.data.account import refused
 from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import Unauthorized
+from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import waterfall
@@ -30,13 +33,19 @@ TIMED = b"x-penstock-timing: 1\r\n"
 
 
 class AccessLines:
-    """Takes the lines of the access log."""
+    """The access log of a proxy, to be read at its end."""
 
-    def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+    def __init__(self, play: Play) -> None:
+        self._reads, self._writes = os.pipe()
+        self._log = AccessLog(play.loop, play.metrics, self._writes)
+        play.plane.access_log = self._log
 
-    def write(self, line: dict[str, Any]) -> None:
-        self.told.append(line)
+    def told(self) -> list[dict[str, Any]]:
+        self._log.close()
+        lines = os.read(self._reads, 65_536).splitlines()
+        os.close(self._reads)
+        os.close(self._writes)
+        return [orjson.loads(line) for line in lines]
 
 
 def listed(play: Play, **query: str) -> list[dict[str, Any]]:
@@ -298,14 +307,13 @@ def test_the_time_of_a_client_that_does_not_finish_its_request_is_told(
 
 
 def test_the_time_of_a_client_that_leaves_before_its_body_is_whole_is_told(play: Play) -> None:
-    lines = AccessLines()
-    play.plane.access_log = lines  # type: ignore[assignment]
+    lines = AccessLines(play)
     play.client.sends(chat(head=identified(b"id-1"))[:-5])
     play.passes(4)
     play.client.connection.eof_received()
     (entry,) = listed(play)
     assert parts(entry) == [("receive", 4000, None, None)]
-    assert [(each["status"], round(each["duration_ms"], -1)) for each in lines.told] == [
+    assert [(each["status"], round(each["duration_ms"], -1)) for each in lines.told()] == [
         (499, 4000)
     ]
 
@@ -313,8 +321,7 @@ def test_the_time_of_a_client_that_leaves_before_its_body_is_whole_is_told(play:
 def test_a_request_that_is_refused_at_once_is_not_charged_for_a_silent_connection(
     play: Play,
 ) -> None:
-    lines = AccessLines()
-    play.plane.access_log = lines  # type: ignore[assignment]
+    lines = AccessLines(play)
     for _ in range(2):
         play.passes(7)
         play.client.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -322,7 +329,7 @@ def test_a_request_that_is_refused_at_once_is_not_charged_for_a_silent_connectio
     play.client.connection.give_way(asked=True)  # its next request is not read any more
     assert [each["duration_ms"] for each in listed(play)] == [0.0] * 3
     assert {mostly(each) for each in listed(play)} == {"refused at once"}
-    assert [list(each)[-2:] for each in lines.told] == [["duration_ms", "error"]] * 3
+    assert [list(each)[-2:] for each in lines.told()] == [["duration_ms", "error"]] * 3
 
 
 def test_an_id_is_told_for_each_client_that_used_it(play: Play) -> None:
