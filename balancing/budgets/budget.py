@@ -123,7 +123,7 @@ class Charge:
         return lease.taken_tokens + lease.generated_tokens - self.tokens
 
     def correct(self, tokens: float, now_s: float) -> None:
-        """Charge so many tokens in place of those before."""
+        """Replace the tokens charged so far by this count."""
         self._budget.take(0, tokens - self.tokens, now_s)
         self.tokens = tokens
 

@@ -10,8 +10,8 @@ from penstock.proxy.wire.content_coding import decode
 
 
 class Job:
-    """One body to decode, to at most so many bytes. `then` gets the decoded one on the loop, or why
-    there is none."""
+    """A body to decode, up to `most_bytes`. `then` is called on the loop with the decoded body or
+    with the error."""
 
     __slots__ = ("body", "coding", "most_bytes", "then")
 

@@ -81,7 +81,7 @@ LARGE_BYTES: Final = 8_192
 # No server writes JSON in more lines.
 LINES_MAX: Final = 1_024
 NO_USAGE: Final = Usage(0, 0)
-# Text has one token for so many bytes, where nobody has counted them.
+# Bytes of text that are charged as one token when the backend gives no count.
 TOKEN_BYTES: Final = 4
 # Only so much is searched for its text. The rest of a larger one has as much of it.
 SEARCHED_BYTES_MAX: Final = 65_536

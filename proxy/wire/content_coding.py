@@ -15,7 +15,7 @@ except ImportError:
     except ImportError:
         zstd = None
 
-# A larger body may decode to at most so many times its size.
+# How many times its coded size a body larger than SMALL_BYTES may decode to.
 RATIO_MAX: Final = 100
 SMALL_BYTES: Final = 1_048_576
 # RFC 9659: in HTTP, zstd looks back 8 MiB at most. A decoder holds as much.
