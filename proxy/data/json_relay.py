@@ -1,6 +1,6 @@
 """Holds a JSON answer until it is whole. One that is too large to hold passes on as it comes.
 
-What it means is read in it when it is whole. Of a large one that is what stands at its end.
+What it means is read in it when it is whole. Of a large one only its token counts are found.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from penstock.balancing.outline import Steps
 from penstock.proxy.data.diagnosis import diagnosis
 from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay
 from penstock.proxy.dialects.dialect import TOKEN_BYTES, UNREADABLE, Usage, text_of
-from penstock.proxy.dialects.whole import SMALL_BYTES, end_of, reading_whole, whole_of
+from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
 from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.backend import (
     AnswerAborted,
@@ -22,11 +22,10 @@ from penstock.proxy.errors.backend import (
 )
 from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.json_end import JsonEnd
+from penstock.proxy.wire.json_object import JsonObject
 
 # JSON answers up to this size are held whole, so that a cut one can be tried elsewhere.
 WHOLE_BYTES_MAX: Final = 1_048_576
-# So much of the end of a larger answer is kept: the usage stands there.
-TAIL_BYTES: Final = FREE_BYTES
 _any: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -41,6 +40,7 @@ class JsonRelay(Relay):
     """
 
     __slots__ = (
+        "_counts",
         "_dialect",
         "_end",
         "_in_turns",
@@ -49,7 +49,6 @@ class JsonRelay(Relay):
         "_reports_500",
         "_size_bytes",
         "_source",
-        "_tail",
         "_text_bytes",
     )
 
@@ -62,7 +61,7 @@ class JsonRelay(Relay):
         self._source = passage.source
         self._parts: list[bytes] = []
         self._size_bytes = 0
-        self._tail = b""  # of an answer that is too large to hold
+        self._counts: JsonObject | None = None  # of an answer that is too large to hold
         self._text_bytes = 0  # of one without usage
         # Without a length the answer ends with the connection, and an early close looks the same.
         json = head.content_type == b"application/json" and not head.encoded
@@ -76,8 +75,11 @@ class JsonRelay(Relay):
         if self._end is not None:
             self._end.feed(data)
         if self.committed:
-            tail = data if len(data) >= TAIL_BYTES else self._tail + data
-            self._tail = tail[-TAIL_BYTES:]
+            if self._counts is not None:
+                self._counts.feed(data)
+                # As much of it is text as of what came before.
+                self._text_bytes += len(data) * self._text_bytes // self._size_bytes
+                self._size_bytes += len(data)
             self._answer.write(data)
             return
         self._parts.append(data)
@@ -99,9 +101,16 @@ class JsonRelay(Relay):
         return self._text_bytes // TOKEN_BYTES
 
     @property
+    def counts(self) -> Usage | None:
+        if self.usage is not None or self._counts is None:
+            return self.usage
+        whole = whole_of(b'{"%b":%b}' % (self._dialect.counts_in, self._counts.text))
+        return self._dialect.usage(whole) if whole is not None else None
+
+    @property
     def is_over(self) -> bool:
-        over = bool(self.response_id) and not self.goes_on
-        return over and (self.usage is not None or not self._tail)  # else its status was not read
+        status_read = self.usage is not None or self._counts is None
+        return bool(self.response_id) and not self.goes_on and status_read
 
     def _begin_early(self) -> None:
         """Begin to pass on an answer that is too large to hold.
@@ -120,7 +129,10 @@ class JsonRelay(Relay):
             self.response_id = response_id
             self._made(response_id)
         self._on_begun()
-        self._tail = body[-TAIL_BYTES:]
+        self._counts = JsonObject(self._dialect.counts_in, 1)
+        self._counts.feed(body)
+        if self._lease.ask.generates:
+            self._text_bytes = text_of(body)[0]
         self._commit(body, self.last_byte_s)
 
     def end(self) -> None:
@@ -128,8 +140,7 @@ class JsonRelay(Relay):
         if cut:
             self.lost(AnswerCut())
         elif self.committed:
-            whole = end_of(self._tail)
-            self.usage = self._dialect.usage(whole) if whole is not None else None
+            self.usage = self.counts
             super().end()
         elif self._size_bytes <= SMALL_BYTES:
             body = self._joined()

@@ -6,20 +6,22 @@ error can be put between any two writes.
 
 from typing import Final
 
+import msgspec
+
 from penstock.proxy.data.diagnosis import of_event
 from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay
-from penstock.proxy.dialects.dialect import Sign
+from penstock.proxy.dialects.dialect import Sign, usage_of
 from penstock.proxy.errors.backend import AnswerMute, BackendRefused
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.event_ends import PART_BYTES, after_first, after_last, has_data
 from penstock.proxy.wire.heads import ResponseHead
+from penstock.proxy.wire.json_object import JsonObject
 
 # What a stream may send before its first token. (A responses preamble repeats the request.)
 HELD_BYTES_MAX: Final = 1_048_576
 # After the first token an event larger than PIECES_BYTES passes in pieces, and its beginning tells
-# what it is. The last event and errors do so only above EVENT_BYTES_MAX, because their ends matter
-# too: the last event of a responses stream repeats the preamble, holds the output and ends with
-# the usage.
+# what it is. The last event and errors do so only above EVENT_BYTES_MAX, because the rest of them
+# matters too.
 PIECES_BYTES: Final = 65_536
 EVENT_BYTES_MAX: Final = 2_097_152
 # The beginning of an event in pieces. It has the event's name, and the id as the first member.
@@ -30,6 +32,7 @@ class WholeEvents(Relay):
     """A stream of events before they are read. `EventRelay` reads them."""
 
     __slots__ = (
+        "_counts",
         "_dialect",
         "_ended_itself",
         "_held",
@@ -59,6 +62,7 @@ class WholeEvents(Relay):
         self._keeps = False  # inside a large event that is held until its end
         self._text_bytes = 0  # of the tokens' text that came
         self._large: Sign | None = None  # the sign of the event that passes in pieces
+        self._counts: JsonObject | None = None  # of that event, if it is the last
         self._ended_itself = False
 
     def _whole_events(self, data: bytes, now_s: float) -> bytes:
@@ -147,6 +151,8 @@ class WholeEvents(Relay):
         if read.sign is Sign.TOKEN and self._lease.prefilling:
             self._lease.first_token(now_s)
         self._large = read.sign
+        if read.sign is Sign.DONE:  # its member `response` has the usage
+            self._counts = JsonObject(self._dialect.counts_in, 2)
         self._midway = True
         self._tail = data[-PART_BYTES:]
         self._pass_part(data[:-PART_BYTES])
@@ -164,11 +170,16 @@ class WholeEvents(Relay):
         self._tail = b""
         self._midway = False
         self._pass_part(data[:end])
+        if self._counts is not None:
+            self.usage = usage_of(msgspec.Raw(self._counts.text)) or self.usage
+            self._counts = None
         return data[end:]
 
     def _pass_part(self, part: bytes) -> None:
         if self._large is Sign.TOKEN:
             self._text_bytes += len(part)
+        if self._counts is not None:
+            self._counts.feed(part)
         if self.committed:
             self._answer.write(part)
         else:

@@ -115,6 +115,8 @@ class Dialect:
     has_end: ClassVar[bool] = False
     # Whether the end of a stream always reports usage.
     end_tells: ClassVar[bool] = False
+    # The member of a whole answer that has its token counts.
+    counts_in: ClassVar[bytes] = b"usage"
     # Whether a full vLLM cuts a stream without an error event.
     full_is_cut: ClassVar[bool] = False
 

@@ -1,5 +1,7 @@
 """Cohere's embed: plain JSON that reports its tokens as billed units."""
 
+from typing import ClassVar
+
 import msgspec
 
 from penstock.proxy.dialects.dialect import TOKENS_MAX, UNREADABLE, Dialect, Usage
@@ -11,6 +13,8 @@ _meta = msgspec.json.Decoder(Meta | None)
 
 class Embed(Dialect):
     """The embed API."""
+
+    counts_in: ClassVar[bytes] = b"meta"
 
     def usage(self, whole: Whole) -> Usage | None:
         try:

@@ -22,8 +22,6 @@ _EMPTY: Final = re.compile(rb"\s*[\[{]\s*[\]}]\s*\Z")
 # An object of more bytes has a member: nobody writes so many blanks.
 _EMPTY_BYTES_MAX: Final = 16
 _LIST: Final = re.compile(rb"\s*\[")
-# The members that tell an answer's tokens.
-_COUNTS: Final = (b'"usage":', b'"meta":')
 
 
 _whole = msgspec.json.Decoder(Whole)
@@ -43,18 +41,6 @@ def whole_of(body: bytes) -> Whole | None:
         return _whole.decode(body)
     except _UNREADABLE:
         return None
-
-
-def end_of(tail: bytes) -> Whole | None:
-    """The members of a large answer from its usage on, if they stand in its end.
-
-    What follows the name of another object's member closes that object, too: it is no JSON here.
-    """
-    for name in _COUNTS:
-        at = tail.rfind(name)
-        if at >= 0:
-            return whole_of(b"{" + tail[at:])
-    return None
 
 
 def reading_whole(body: bytes) -> Steps[Whole | None]:

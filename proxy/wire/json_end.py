@@ -37,4 +37,8 @@ class JsonEnd:
     @property
     def reached(self) -> bool:
         """Whether everything that was opened is closed."""
-        return self._depth == 0 and not self._quoted
+        return self.inside(0)
+
+    def inside(self, depth: int) -> bool:
+        """Whether so many brackets are open, and no string."""
+        return self._depth == depth and not self._quoted

@@ -73,20 +73,28 @@ def sends(play: Play, data: bytes) -> None:
         play["b1"].sends(data[begin : begin + 65_000])
 
 
-@pytest.mark.parametrize("after", [b"", b',"prompt_logprobs":null,"more":{"a":[{}]}\n'])
-def test_the_usage_of_an_answer_too_large_to_hold_is_read_at_its_end(
-    play: Play, after: bytes
+@pytest.mark.parametrize(
+    "body",
+    [
+        large(usage(27_000)),
+        large(usage(27_000) + b',"prompt_logprobs":null,"more":{"a":[{}]}\n'),
+        large(usage(27_000) + b',"prompt_logprobs":[%b0]' % (b"0.25," * 20_000)),
+        b"{%b,%b" % (usage(27_000), large(b'"more":[{%b}]' % usage(1))[1:]),
+    ],
+    ids=["at its end", "before little", "before much", "before its text"],
+)
+def test_the_usage_of_an_answer_too_large_to_hold_is_read_wherever_it_stands(
+    play: Play, body: bytes
 ) -> None:
     play.client.sends(chat(head=KEY, stream=False))
-    sends(play, plain("200 OK", large(usage(27_000) + after)))
+    sends(play, plain("200 OK", body))
     assert answered(play) == 27_000
 
 
 def test_a_member_of_another_object_is_no_usage_of_the_answer(play: Play) -> None:
     play.client.sends(chat(head=KEY, stream=False))
-    play.passes(2.0)
     play["b1"].sends(plain("200 OK", large(b'"tools":[{%b}]' % usage(1))))
-    assert answered(play) > 30  # what the engine had time for
+    assert answered(play) == pytest.approx(WHOLE_BYTES_MAX // 4, rel=0.01)  # its text
 
 
 def test_many_embeddings_cost_their_count(play: Play) -> None:
@@ -247,13 +255,14 @@ def test_log_probabilities_of_a_plain_answer_are_no_text(play: Play) -> None:
     assert 100 <= answered(play) < 300
 
 
-def test_a_plain_answer_that_breaks_off_costs_what_its_engine_had_time_for(play: Play) -> None:
+@pytest.mark.parametrize(("less", "tokens"), [(1, 27_000), (100, WHOLE_BYTES_MAX // 4)])
+def test_a_large_answer_that_breaks_off_costs_its_count_or_its_text(
+    play: Play, less: int, tokens: int
+) -> None:
     play.client.sends(chat(head=KEY, stream=False))
-    play.passes(2.0)
-    sends(play, plain("200 OK", large(usage(27_000)))[:-5])
-    play.passes(20.0)  # its client reads slowly
+    sends(play, plain("200 OK", large(b" " * 500 + usage(27_000)))[:-less])
     play["b1"].resets()
-    assert 30 < answered(play) < 500
+    assert answered(play) == pytest.approx(tokens, rel=0.01)
 
 
 # In the background ----------------------------------------------------------------------------

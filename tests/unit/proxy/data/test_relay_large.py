@@ -49,6 +49,18 @@ def test_a_large_event_is_read_in_turns(begun: bytes) -> None:
     assert not request.source.dear
 
 
+def test_the_usage_in_a_large_end_is_read_before_its_output_and_after_it() -> None:
+    usage = b'"usage":{"input_tokens":3,"output_tokens":9}'
+    for event in (
+        COMPLETED.replace(b'"output":', usage + b',"output":'),
+        COMPLETED.replace(b'},"type"', b",%b}," % usage + b'"usage":{"input_tokens":1},"type"'),
+    ):
+        request = in_pieces(Request(RESPONSES).feed(MADE), event, 65_536)
+        request.relay.end()
+        assert request.relay.usage is not None
+        assert request.relay.usage.completion_tokens == 9
+
+
 def test_a_large_end_in_one_read_with_what_stands_before_it() -> None:
     request = in_pieces(Request(RESPONSES), MADE + COMPLETED, len(MADE) + EVENT_BYTES_MAX // 2)
     request.relay.end()
