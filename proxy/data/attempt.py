@@ -20,6 +20,7 @@ from penstock.proxy.data.json_relay import JsonRelay
 from penstock.proxy.data.patience import hint_of
 from penstock.proxy.data.relay import Passage, Relay
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.stored_stream import StoredStream
 from penstock.proxy.errors.backend import (
     AnswerCut,
     BackendBusy,
@@ -49,9 +50,8 @@ logger = logging.getLogger(__name__)
 # output at 10 tokens/s. An engine slower than that is hung.
 PLAIN_S_PER_TOKEN: Final = 0.1
 PLAIN_TOKENS_UNKNOWN: Final = 32_768
-# After this time a reset on a reused connection is not a late close. A server that closed the idle
-# connection before the request arrived causes a reset after one round trip, and no round trip on
-# Earth is longer. An engine that has worked on a request for longer has received it.
+# After this time a reset on a reused connection is not a late close: a server that closed the idle
+# connection before the request arrived resets it after one round trip, and none is longer.
 IDLE_RESET_S: Final = 0.25
 # How often a request without an answer sees whether probes have found that its backend hangs.
 HUNG_LOOK_S: Final = 5.0
@@ -285,13 +285,13 @@ class Attempt:
             in_turns=self._take_turns,
             source=connection,
         )
-        streams = head.content_type == b"text/event-stream" and head.status == 200
-        # Without an engine a stream is a stored one, which need not have a token.
-        if streams and not head.encoded and request.endpoint.work.engine:
+        kind = b"" if head.encoded else head.content_type
+        if kind == b"text/event-stream" and head.status == 200:
+            if not request.endpoint.work.engine:
+                return StoredStream(head, passage)
             bare, hides = request.kept is not None, request.hides_usage
             return EventRelay(head, passage, self._itl_s, hide_usage=hides, bare_before=bare)
-        json = head.content_type == b"application/json" and not head.encoded
-        if json or head.status == 500 or request.answer.started:
+        if kind == b"application/json" or head.status == 500 or request.answer.started:
             return JsonRelay(head, passage, reports_500=request.kept is None)
         return Relay(head, passage)
 

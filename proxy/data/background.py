@@ -124,7 +124,8 @@ class Background:
         ask = lease.ask
         if not ask.engine:
             if relay is not None and relay.is_over:
-                self._settle((ask.tenant, relay.response_id), request.record.usage)
+                response_id = ask.response_id or relay.response_id
+                self._settle((ask.tenant, response_id), request.record.usage)
             return False
         goes_on = relay.goes_on if relay is not None else request.record.sent_s > 0.0
         if not ask.background or lease.ended or not goes_on:

@@ -189,7 +189,7 @@ class Relay:
 
     @property
     def is_over(self) -> bool:
-        """Whether a whole answer tells of a stored response that is made no more."""
+        """Whether the answer tells of a stored response that is made no more."""
         return bool(self.response_id) and not self.goes_on
 
     @property

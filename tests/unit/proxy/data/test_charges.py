@@ -315,6 +315,33 @@ def test_it_is_settled_also_when_its_place_was_given_back_before(play: Play) -> 
     assert answered(play) == 700
 
 
+PREAMBLE = (
+    b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1"}}\n\n'
+)
+COMPLETED = (
+    b'event: response.completed\ndata: {"type":"response.completed","response":'
+    b'{"id":"resp_1","status":"completed"%b}}\n\n' % COUNTS
+)
+
+
+@pytest.mark.parametrize("preamble", [PREAMBLE, b""], ids=["from its beginning", "from later on"])
+def test_one_that_is_read_as_a_stream_is_settled_at_its_end(play: Play, preamble: bytes) -> None:
+    begins(play)
+    delta = b'event: response.output_text.delta\ndata: {"type":"r.delta","delta":"a"}\n\n'
+    head = b"GET /v1/responses/resp_1?stream=true HTTP/1.1\r\nhost: x\r\n%b\r\n" % KEY
+    leaves = play.connects()
+    leaves.sends(head)
+    play["b1"].sends(STREAM, chunk(preamble + delta))
+    leaves.closes()
+    assert charged(play) > 32_000
+    assert len(play.plane.background) == 1
+    play.client.sends(head)
+    play["b1"].sends(STREAM, chunk(preamble + delta), chunk(COMPLETED), END)
+    assert charged(play) == 709
+    assert answered(play) == 700
+    assert not len(play.plane.background)
+
+
 def test_a_cancelled_one_costs_what_its_engine_had_time_for(play: Play) -> None:
     begins(play)
     play.passes(2.0)
