@@ -43,6 +43,20 @@ async def test_no_list_of_models_while_everything_is_down(simulate: Simulate, se
         assert int(got.headers["retry-after"]) >= 1
 
 
+async def test_models_are_listed_where_only_clients_have_the_key_of_the_engines(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(model=NAME, api_key="sk-of-a-client-0123456789")
+    pool = {"forward_authorization": "client", "models": [NAME]}
+    penstock = await serve(servers, pool=pool)
+    key = "sk-of-a-client-0123456789"
+    async with openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key=key) as gpt:
+        assert [each.id async for each in gpt.models.list()] == [NAME]
+        assert (await gpt.models.retrieve(NAME)).id == NAME
+        said = await gpt.completions.create(model=NAME, prompt="Rivers?", max_tokens=3)
+        assert said.choices[0].text
+
+
 async def test_an_unknown_model_is_named_in_print_and_cut(guard: Guard) -> None:
     _, penstock = await guard()
     wrong: Any = {"gpt-0": "`gpt-0`", "a\n`b": "`a\\n'b`", "x" * 5_000: "x" * 96 + "...`"}
