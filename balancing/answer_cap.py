@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 
 from penstock.balancing.apis import COMPLETIONS, GENERATE, Api, api_of
-from penstock.balancing.fields import NO_FIELD, Fields, integer
+from penstock.balancing.field_values import NO_FIELD, integer
+from penstock.balancing.fields import Fields
 
 # The members of a body that tell a length, and what they tell.
 AnswerLimits = tuple[tuple[str, int], ...]

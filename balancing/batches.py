@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.balancing.fields import NO_FIELD
+from penstock.balancing.field_values import NO_FIELD
 from penstock.balancing.members import members
 from penstock.balancing.outline import Steps, count_in, items_in
 from penstock.balancing.places import PlacesFound, names_of

@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.balancing import native
-from penstock.balancing.fields import CLIPPED_BYTES, READ_WHOLE, UNREADABLE, Fields
+from penstock.balancing.field_values import UNREADABLE
+from penstock.balancing.fields import CLIPPED_BYTES, READ_WHOLE, Fields
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, copied

@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from penstock.balancing.fields import CLIPPED_BYTES, NO_FIELD, READ_WHOLE, UNREADABLE
+from penstock.balancing.field_values import NO_FIELD, UNREADABLE
+from penstock.balancing.fields import CLIPPED_BYTES, READ_WHOLE
 from penstock.balancing.outline import (
     BLANKS,
     SLICE_BYTES,

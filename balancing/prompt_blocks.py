@@ -14,7 +14,7 @@ import msgspec
 import xxhash
 
 from penstock.balancing import native
-from penstock.balancing.fields import UNREADABLE
+from penstock.balancing.field_values import UNREADABLE
 from penstock.balancing.outline import COUNTED_BYTES, LARGE_BYTES, Steps, without_blanks
 
 # Some 160 tokens. vLLM's approximate routers use 64, so they have four times the number and cost.

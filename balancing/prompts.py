@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from penstock.balancing.apis import COMPLETIONS, api_of
 from penstock.balancing.batches import BATCHES, Batch, batch_of
-from penstock.balancing.fields import NO_FIELD, Fields
+from penstock.balancing.field_values import NO_FIELD
+from penstock.balancing.fields import Fields
 from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
 from penstock.balancing.outline import Steps, copied, count_in, finished, past_blanks, strings_in
 from penstock.balancing.places import Places, span_of

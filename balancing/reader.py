@@ -16,15 +16,8 @@ from penstock.balancing.apis import GENERATE, RESPONSES, Api, api_of
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES
 from penstock.balancing.field_scan import FieldScan
-from penstock.balancing.fields import (
-    NAME_BYTES_MAX,
-    NO_FIELD,
-    Fields,
-    boolean,
-    integer,
-    read_sampling,
-    string,
-)
+from penstock.balancing.field_values import NAME_BYTES_MAX, NO_FIELD, boolean, integer, string
+from penstock.balancing.fields import Fields, read_sampling
 from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
 from penstock.balancing.labels.question import conversation_of
 from penstock.balancing.media import media_blocks, tokens_of_bytes

@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields
+from penstock.balancing.field_values import NO_FIELD, UNREADABLE
+from penstock.balancing.fields import Fields
 
 # Longer keys are hashed, so that little is kept for each request.
 KEY_BYTES_MAX: Final = 128

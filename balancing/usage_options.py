@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.fields import UNREADABLE, StreamOptions, boolean
+from penstock.balancing.field_values import UNREADABLE, boolean
+from penstock.balancing.fields import StreamOptions
 from penstock.balancing.forms import MalformedAsk
 
 _ASKED: Final = b'{"include_usage":true}'

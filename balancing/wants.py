@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.fields import CLIPPED_BYTES, NO_FIELD, UNREADABLE, Fields
+from penstock.balancing.field_values import NO_FIELD, UNREADABLE
+from penstock.balancing.fields import CLIPPED_BYTES, Fields
 from penstock.balancing.outline import SLICE_BYTES, Steps
 from penstock.balancing.routes.needs import needs_of
 

@@ -76,8 +76,12 @@ class TenantQueue:
         share = max(MEAN_SHARE, 1.0 / self.answers)  # the first ones count more
         most = TIMES_MAX * self.mean_tokens if self.mean_tokens else float(tokens)
         self.mean_tokens += share * (min(most, float(tokens)) - self.mean_tokens)
+        forgotten = self.last[0] if len(self.last) == ANSWERS_KEPT else 0.0
         self.last.append(float(tokens))
-        self.longest_tokens = max(self.last)
+        if tokens >= self.longest_tokens:
+            self.longest_tokens = float(tokens)
+        elif forgotten >= self.longest_tokens:
+            self.longest_tokens = max(self.last)
 
     def expect(self, ask: Ask) -> float:
         """How many tokens the answer to one of its requests will have, all choices together.

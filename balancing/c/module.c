@@ -34,7 +34,7 @@ static PyObject *new_scan(PyTypeObject *type, PyObject *arguments, PyObject *nam
     Py_ssize_t number = PyTuple_GET_SIZE(keys);
     if (number > KEYS_MAX)
         return PyErr_Format(PyExc_ValueError, "Scan takes at most %d keys", KEYS_MAX);
-    Scan *self = (Scan *)type->tp_alloc(type, 0);
+    Scan *self = PyObject_New(Scan, type); /* not cleared: it has 4 KiB of places */
     if (!self)
         return NULL;
     self->text = Py_NewRef(text);
@@ -44,6 +44,8 @@ static PyObject *new_scan(PyTypeObject *type, PyObject *arguments, PyObject *nam
     scan->end = scan->text + PyBytes_GET_SIZE(text);
     scan->expected = OBJECT;
     scan->outcome = MORE;
+    scan->string = NULL;
+    scan->typed = scan->depth = scan->media = 0;
     scan->key = -1;
     scan->keys = (int)number;
     for (Py_ssize_t at = 0; at < number; at++) {

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from penstock.balancing.fair_table import FairTable
-from penstock.balancing.fields import UNREADABLE
+from penstock.balancing.field_values import UNREADABLE
 from penstock.balancing.labels.failures import Failures
 
 KEPT_S: Final = 600.0

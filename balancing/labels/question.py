@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.fields import NO_FIELD, UNREADABLE, Fields
+from penstock.balancing.field_values import NO_FIELD, UNREADABLE
+from penstock.balancing.fields import Fields
 from penstock.balancing.outline import LARGE_BYTES
 
 # How much is read of the end of a conversation.

@@ -16,7 +16,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.explain import Candidate
 from penstock.balancing.field_scan import NO_OBJECT
-from penstock.balancing.fields import NO_FIELD
+from penstock.balancing.field_values import NO_FIELD
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.gate import Choice

@@ -8,12 +8,7 @@ from penstock.proxy.data.decoders import Job
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import BadRequest, DecodedTooLarge
-from penstock.proxy.wire.content_coding import BOM, RATIO_MAX, SMALL_BYTES, Undecodable
-
-
-def is_coded(request: Request) -> bool:
-    """Whether its body must be decoded before it is read."""
-    return bool(request.body) and (request.head.coding != b"" or request.body.startswith(BOM))
+from penstock.proxy.wire.content_coding import RATIO_MAX, SMALL_BYTES, Undecodable
 
 
 def decode(

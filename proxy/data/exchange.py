@@ -17,7 +17,7 @@ from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
 from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.decoders import Job
-from penstock.proxy.data.decoding import decode, is_coded, take_decoded
+from penstock.proxy.data.decoding import decode, take_decoded
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.inquiry import Inquiry
@@ -165,7 +165,7 @@ class Exchange(AttemptOwner):
 
     def _begin(self) -> None:
         request = self.request
-        if is_coded(request):
+        if request.coded:
             then = partial(self.step, self._decoded)
             self._decoding = decode(self._plane, request, self._holder, then)
             self._watch(self._plane.now())

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.fields import NO_FIELD
+from penstock.balancing.field_values import NO_FIELD
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps

@@ -20,6 +20,7 @@ from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.server_timing import ASKED, server_timing
 from penstock.proxy.tracing.trace import Trace
+from penstock.proxy.wire.content_coding import BOM
 from penstock.proxy.wire.edit import Edits, Splices, splices
 from penstock.proxy.wire.heads import RequestHead
 
@@ -105,6 +106,11 @@ class Request:
         self.patience = Patience(head.headers, record.began_s, timeouts.total_s)
         if head.get(ASKED) == b"1":
             answer.timing = partial(_timing, record, now)
+
+    @property
+    def coded(self) -> bool:
+        """Whether its body must be decoded before it is read."""
+        return bool(self.body) and (self.head.coding != b"" or self.body.startswith(BOM))
 
     @property
     def mark(self) -> Mark:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock.balancing.fields import NO_FIELD
+from penstock.balancing.field_values import NO_FIELD
 
 
 class Whole(msgspec.Struct):

@@ -22,6 +22,8 @@ WAIT_RATIO: Final[tuple[float, ...]] = (
     0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0,
 )  # fmt: skip
 
+_bisect_left: Final = bisect_left  # a constant is found faster than an imported name
+
 
 class Histogram:
     """Counts per bucket; `bounds` are upper bounds, the last bucket is +Inf."""
@@ -35,7 +37,7 @@ class Histogram:
 
     def observe(self, value: float, count: int = 1) -> None:
         """Add `count` samples of `value`."""
-        self.counts[bisect_left(self.bounds, value)] += count
+        self.counts[_bisect_left(self.bounds, value)] += count
         self.total += value * count
 
     def take(self, other: "Histogram") -> None:

@@ -54,7 +54,8 @@ _USUAL: Final = (
     *(b"x-stainless-package-version", b"x-stainless-raw-response", b"x-stainless-read-timeout"),
     *(b"x-stainless-retry-count", b"x-stainless-runtime", b"x-stainless-runtime-version"),
 )
-_usual = native.FieldParser(_USUAL, _DECISIVE) if native.AVAILABLE else None
+_usual: Final = native.FieldParser(_USUAL, _DECISIVE) if native.AVAILABLE else None
+_lines_of: Final = native.lines_of if native.AVAILABLE else None
 
 
 def parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
@@ -66,8 +67,8 @@ def parse_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
 
 def lines_of(headers: Headers) -> bytes:
     """The lines of these fields, as they are: nothing is checked."""
-    if native.AVAILABLE:
-        return native.lines_of(headers)
+    if _lines_of is not None:
+        return _lines_of(headers)
     return b"".join([b"%b: %b\r\n" % field for field in headers])
 
 
