@@ -38,6 +38,7 @@ class Fields(BeamFields):
     stream: msgspec.Raw = NO_FIELD
     stream_options: msgspec.Raw = NO_FIELD
     previous_response_id: msgspec.Raw = NO_FIELD
+    request_id: msgspec.Raw = NO_FIELD
     background: msgspec.Raw = NO_FIELD
     n: msgspec.Raw = NO_FIELD
     max_tokens: msgspec.Raw = NO_FIELD

@@ -54,8 +54,10 @@ _RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_\-]{1,128}")
 ODD_RESPONSE_ID: Final = (
     "`previous_response_id` must be 1 to 128 letters, digits, '_' or '-': the id of a response."
 )
+# vLLM takes it for the id of the response, and puts the response in the place of another one.
+CHOSEN_ID: Final = "`request_id` cannot be chosen here: the server makes the id of a response."
 
-_fields = msgspec.json.Decoder(Fields)
+_fields: Final = msgspec.json.Decoder(Fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,8 @@ class Reader:
         batch, media_parts, estimator = prompt.batch, prompt.media_parts, self._estimator
         if batch.prompts > PROMPTS_MAX:
             raise MalformedAsk(f"A request may have at most {PROMPTS_MAX:,} prompts.")
+        if tenant and path == RESPONSES and fields.request_id is not NO_FIELD:
+            raise MalformedAsk(CHOSEN_ID)
         model = string("model", fields.model) or None
         measured = _measured(estimator, prompt)
         tokens = batch.token_ids or estimator.estimate(model, measured, media_parts, None, client)

@@ -30,7 +30,7 @@ _NOT_SET: Final = FRAMING | {
 _PREFIXES_NOT_SET: Final = ("x-forwarded-", "x-penstock-")
 # penstock reads these in the client's body. What is added later would not be counted.
 READ_MEMBERS: Final = frozenset(
-    {"model", "stream", "stream_options", "previous_response_id", "background", "n"}
+    {"model", "stream", "stream_options", "previous_response_id", "request_id", "background", "n"}
     | {"max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"}
     | {
         "truncate_prompt_tokens",

@@ -100,7 +100,7 @@ class TenantQueue:
         """The most tokens that the answer may have, all choices together."""
         if not ask.generates:
             return 0.0
-        each = max(LONGEST_UNKNOWN, self.longest_tokens, ask.output_tokens)
+        each = max(max(LONGEST_UNKNOWN, self.longest_tokens), ask.output_tokens)
         if ask.max_tokens is not None and ask.max_tokens < each:
             each = float(ask.max_tokens)
         return each * ask.prompts * ask.choices

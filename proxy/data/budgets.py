@@ -179,8 +179,12 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     if given_up or lease.first_token_s is not None or (status < 400 and not failed):
         if given_up and ask.background:  # its engine goes on
             return 1, prompt, longest(lease)
-        unseen_tokens = lease.unseen_tokens(lease.first_token_s or record.ended_s)
-        return 1, prompt, record.made_tokens or round(unseen_tokens)
+        made_tokens = record.made_tokens
+        if not made_tokens or not (record.streamed or record.whole):
+            # The engine had made all of a plain answer before its first byte came.
+            unseen_tokens = lease.unseen_tokens(lease.first_token_s or record.ended_s)
+            made_tokens = max(made_tokens, round(unseen_tokens))
+        return 1, prompt, made_tokens
     return int(400 <= status < 500 and status not in (LEFT, 408, 429)), 0, 0
 
 

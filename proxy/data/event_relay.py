@@ -63,6 +63,7 @@ class EventRelay(WholeEvents):
         "_hide_usage",
         "_itl_s",
         "_like",
+        "_of_choices",
         "_on_opened",
         "_opens",
         "_ordinary",
@@ -92,6 +93,7 @@ class EventRelay(WholeEvents):
         self._bare_before = bare_before
         self._ordinary = _NOTHING_ORDINARY
         # With several choices one event may hold several of them, so its number says nothing.
+        self._of_choices: dict[int, int] = {}  # the tokens of each, as events have counted them
         self._several = passage.lease.ask.prompts * passage.lease.ask.choices > 1
         # Events like the last one hold this, and differ from it by their text only.
         self._like = _NOTHING_ORDINARY
@@ -168,9 +170,10 @@ class EventRelay(WholeEvents):
 
     @property
     def made_tokens(self) -> int:
-        """One for each event of a token, unless their text is clearly longer."""
+        """One for each event of a token, unless their text or their own counts are more."""
         events, text = self._lease.generated_tokens, self._text_bytes // TOKEN_BYTES
-        return text if text > TEXT_OFF * events else events
+        made = text if text > TEXT_OFF * events else events
+        return max(made, sum(self._of_choices.values())) if self._several else made
 
     @property
     def counts(self) -> Usage | None:
@@ -224,7 +227,7 @@ class EventRelay(WholeEvents):
             if sign is Sign.ABORT:
                 self._report(AnswerAborted())
                 return
-            self.usage = read.usage or self.usage
+            self._note(read)
             if sign is Sign.DONE and not self._answers(read.whole):
                 self._held.append(event)
                 self._report(AnswerBare() if self._tells_all else AnswerEmpty())
@@ -244,6 +247,14 @@ class EventRelay(WholeEvents):
                 if not self._may_hold():
                     self._begin_stream(b"".join(events[number + 1 :]), now_s)
                     return
+
+    def _note(self, read: Event) -> None:
+        """Note the token counts. Beside one of several choices they are of that choice only."""
+        if read.usage is not None:
+            if read.sign is Sign.USAGE or not self._several:
+                self.usage = read.usage
+            else:
+                self._of_choices[read.choice] = read.usage.completion_tokens
 
     def _open(self, now_s: float) -> None:
         """The stream has begun: its prompt leaves the queue, unless a token follows soon."""
@@ -314,12 +325,14 @@ class EventRelay(WholeEvents):
         quiet = True
         for event in events:
             read = self._dialect.read(event)
-            self.usage = read.usage or self.usage
+            self._note(read)
             quiet = quiet and read.sign is Sign.QUIET
             self._like = _NOTHING_ORDINARY
             if read.sign is Sign.TOKEN:
                 tokens += 1
                 self._measure(event)
+                if read.usage is not None:  # the next one counts for itself
+                    self._like = _NOTHING_ORDINARY
                 if lease.prefilling:
                     self._begun(read, event, now_s)
             elif read.sign is Sign.USAGE and self._hide_usage:

@@ -31,8 +31,9 @@ class Counter:
 
     def add(self, *labels: str, count: int = 1) -> None:
         values = self._values
-        if labels in values:
-            values[labels] += count
+        known = values.get(labels)
+        if known is not None:
+            values[labels] = known + count
         elif len(values) < LABEL_VALUES_MAX:
             values[labels] = count
         else:

@@ -265,6 +265,33 @@ def test_a_large_answer_that_breaks_off_costs_its_count_or_its_text(
     assert answered(play) == pytest.approx(tokens, rel=0.01)
 
 
+def test_a_large_answer_left_early_costs_at_least_what_its_engine_had_time_for(play: Play) -> None:
+    """The engine had made all of it before its first byte, whatever stands at its beginning."""
+    play.client.sends(chat(head=KEY, stream=False))
+    play.passes(4.0)
+    numbers = b"0.25," * (WHOLE_BYTES_MAX // 5)
+    body = b'{"choices":[{"text":"a"},{"prompt_logprobs":[%b0]},' % numbers
+    sends(play, plain("200 OK", body + usage(27_000) + b"]}")[:-20])
+    play.client.closes()
+    assert answered(play) > 100
+
+
+def test_the_count_of_one_choice_is_not_that_of_the_request(play: Play) -> None:
+    play.client.sends(chat('"n":4,"stream_options":{"continuous_usage_stats":true}', head=KEY))
+    play["b1"].sends(STREAM)
+    for number in range(400):
+        counted = b",%b" % usage(8 * (number // 4 + 1), prompt=3)
+        event = said("a b c d ", counted)
+        play["b1"].sends(event.replace(b'"index":0', b'"index":%d' % (number % 4)))
+    play.client.closes()
+    assert answered(play) == 8 * 400
+
+
+def test_a_tenant_cannot_choose_the_id_of_a_response(play: Play) -> None:
+    posts(play, "/v1/responses", b'{"input":"x","request_id":"resp_1","background":true}')
+    assert "counted 400 nobody" in play.happened()
+
+
 # In the background ----------------------------------------------------------------------------
 
 

@@ -44,3 +44,11 @@ def test_what_is_no_whole_object_is_nothing(body: bytes) -> None:
     found = JsonObject(b"usage", 1)
     found.feed(body)
     assert found.text == b""
+
+
+def test_many_of_that_name_elsewhere_do_not_hide_it() -> None:
+    body = b'{"tools":[%b0],%b:%b,"user":"x"}' % (b'{"usage":{}},' * 20_000, b'"usage"', COUNTS)
+    found = JsonObject(b"usage", 1)
+    for at in range(0, len(body), 65_536):
+        found.feed(body[at : at + 65_536])
+    assert found.text == COUNTS
