@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
@@ -46,8 +44,10 @@ from penstock.proxy.process import descriptors, heap
 from penstock.proxy.process.canary_file import CanaryFile
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.gpu_exporters import GpuExporters
+from penstock.proxy.process.handover import handover
 from penstock.proxy.process.inherited import inherited
 from penstock.proxy.process.ledger import Ledger
+from penstock.proxy.process.listening import is_meant, listening_socket, named
 from penstock.proxy.process.notify import notify
 from penstock.proxy.process.pressure import Pressure, group_limit_bytes, resident_bytes
 from penstock.proxy.reload.reload import Reload
@@ -67,17 +67,12 @@ logger = logging.getLogger(__name__)
 
 # How much of an answer the kernel may hold for a client that does not read.
 SEND_BUFFER_BYTES: Final = 262_144
-# The longest wait of an inherited socket for the first probes: more than two probes take.
+# The longest wait for the first probes: of clients in an inherited socket (two probes take less),
+# and of a process that another one serves for meanwhile.
 FIRST_LOOKS_S: Final = 5.0
+TAKE_OVER_LOOKS_S: Final = 30.0
 # Container objects that are made and not freed before the collector runs (CPython: 700).
 GC_THRESHOLD: Final = 20_000
-# Of a head at the admin port, which anybody may send. Reading a long path takes milliseconds. The
-# longest field is a token.
-ADMIN_LINE_BYTES_MAX: Final = 2_048
-ADMIN_FIELD_BYTES_MAX: Final = 4_608
-# aiohttp logs heads that it cannot read, with their tokens. Our middleware logs faults instead.
-_UNHEARD: Final = logging.getLogger("penstock.unheard")
-_UNHEARD.disabled = True
 # Failures that eject a backend after one request, with the reason of the ejection.
 _CERTAIN: Final[dict[type[BackendError], str]] = {
     ConnectionRefused: "unreachable",
@@ -105,13 +100,13 @@ class App:
         """
         self._runner: web.AppRunner | None = None
         self._door: Door | None = None
-        self._pressure: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # that end when it closes
         self._ledger: Ledger | None = None
         self._writing: asyncio.Task[None] | None = None
         self._canary_file: CanaryFile | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._access_log: AccessLog | None = None
+        self._handover = handover()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -154,24 +149,28 @@ class App:
         inherited socket are accepted after every backend was probed once. Until then they wait
         in the socket, or the previous process takes them.
         """
-        listen = self.plane.settings.listen
         self._fit_clients()
         self._use(self.plane.configuration)
         self.plane.metrics.reloaded(time())
-        self._open_ledger()
-        self._open_canaries()
-        sock = inherited("data")
-        held = sock is not None
+        if self._handover is None:
+            sock = inherited("data")
+            looks = sock is not None
+        else:
+            sock = await self._take_over()
+            looks = False
+        self._open_files()
         if sock is None:
-            sock = _listening_socket(listen.host, listen.port, reuse_port=listen.reuse_port)
-            await self._accept(sock)
+            sock = listening_socket(self.plane.settings.listen)
         self.host, self.port = sock.getsockname()[:2]
-        await self._start_admin()
-        if held:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LOOKS_S):
-                    await self.monitor.started.wait()
+        if not looks:
             await self._accept(sock)
+        await self._start_admin()
+        if looks:
+            await self._first_looks(FIRST_LOOKS_S)
+            await self._accept(sock)
+        if self._handover is not None:
+            self._handover.listens(sock)
+            self._tasks.append(self.plane.loop.create_task(self._hand_over()))
         # Objects that live as long as the process need no collection, and requests leave no
         # cycles. Collecting rarely saves 6 % of the CPU of a small request.
         gc.collect()
@@ -179,8 +178,38 @@ class App:
         gc.set_threshold(GC_THRESHOLD)
         heap.keep_pages()
         self._pulse.start()
-        self._pressure = self.plane.loop.create_task(Pressure(self.plane).watch())
-        self._watching = self.plane.loop.create_task(self._verdicts.watch())
+        self._tasks.append(self.plane.loop.create_task(Pressure(self.plane).watch()))
+        self._tasks.append(self.plane.loop.create_task(self._verdicts.watch()))
+
+    async def _first_looks(self, within_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.monitor.started.wait()
+
+    async def _take_over(self) -> socket.socket | None:
+        """Wait until the present process has left. Returns its socket, if it is still meant."""
+        assert self._handover is not None
+        sock = self._handover.inherited
+        if sock is not None:
+            await self._first_looks(TAKE_OVER_LOOKS_S)
+        await self._handover.take()
+        if sock is None or is_meant(sock, self.plane.settings.listen):
+            return sock
+        sock.close()
+        return None
+
+    async def _hand_over(self) -> None:
+        """Leave the ports and the files to the next process, and then the clients in a drain."""
+        assert self._handover is not None
+        await self._handover.leave.wait()
+        await self._port.close()
+        if self._door is not None:
+            await self._door.close()
+        await self._keep_canaries()
+        if self._ledger is not None:
+            await self._ledger.write()
+        self._handover.left()
+        self._stop.set()
 
     def take_signals(self) -> None:
         """Set the handlers that `serve` and `leave` tell of. Call it before READY is told."""
@@ -197,7 +226,10 @@ class App:
 
     async def leave(self) -> None:
         """Drain, and close everything. A second SIGTERM or SIGINT ends the drain."""
-        notify("STOPPING=1", "STATUS=draining")
+        if self._handover is None or not self._handover.leave.is_set():
+            notify("STOPPING=1", "STATUS=draining")
+        elif self._runner is not None:  # who asks at the admin port is to ask the next process
+            await self._runner.cleanup()
         await drain(self.plane, self._port, self.plane.settings.drain, self._hurry)
         await self.close()
 
@@ -214,9 +246,8 @@ class App:
         self.plane.background.close()
         await self._spans.stop()
         self._pulse.stop()
-        for task in (self._pressure, self._watching):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._keep()
         self._retirement.close()
         for connections in self.plane.connections.values():
@@ -234,26 +265,27 @@ class App:
 
     async def _keep(self) -> None:
         """Write once more what survives a restart."""
-        kept = ((self._canary_file, self._keeping), (self._ledger, self._writing))
-        for file, writing in kept:
-            if file is not None and writing is not None:
-                file.stop()
-                await writing
+        await self._keep_canaries()
+        if self._ledger is not None and self._writing is not None:
+            self._ledger.stop()
+            await self._writing
 
-    def _open_canaries(self) -> None:
-        folder = self.plane.settings.state.dir
+    async def _keep_canaries(self) -> None:
+        file, self._canary_file = self._canary_file, None
+        if file is not None and self._keeping is not None:
+            file.stop()
+            await self._keeping
+
+    def _open_files(self) -> None:
+        """Read what survives a restart. Raises OSError if a file cannot be used."""
+        folder, plane = self.plane.settings.state.dir, self.plane
         if folder is not None:
-            self._canary_file = file = CanaryFile(Path(folder), self.plane.canaries)
+            self._ledger = ledger = Ledger(Path(folder), plane.budgets, plane.metrics.usage)
+            ledger.open(plane.now())
+            self._writing = plane.loop.create_task(ledger.watch())
+            self._canary_file = file = CanaryFile(Path(folder), plane.canaries)
             file.read()
-            self._keeping = self.plane.loop.create_task(file.watch())
-
-    def _open_ledger(self) -> None:
-        """Raises OSError if the file cannot be used."""
-        folder = self.plane.settings.state.dir
-        if folder is not None:
-            ledger = Ledger(Path(folder), self.plane.budgets, self.plane.metrics.usage)
-            ledger.open(self.plane.now())
-            self._ledger, self._writing = ledger, self.plane.loop.create_task(ledger.watch())
+            self._keeping = plane.loop.create_task(file.watch())
 
     def _fit_clients(self) -> None:
         self.plane.clients.fit = descriptors.secure(
@@ -285,23 +317,21 @@ class App:
 
         visitors = Visitors(handler, loop.call_later)
         administration = Admin(
-            self.plane, self.monitor, self._reload, self._retirement, visitors, self._verdicts
+            self.plane,
+            self.monitor,
+            self._reload,
+            self._retirement,
+            visitors,
+            self._verdicts,
+            self._handover.restart if self._handover is not None else None,
         )
-        application = administration.application()
-        self._runner = runner = web.AppRunner(
-            application,
-            access_log=None,
-            logger=_UNHEARD,
-            shutdown_timeout=1.0,
-            max_line_size=ADMIN_LINE_BYTES_MAX,
-            max_field_size=ADMIN_FIELD_BYTES_MAX,
-        )
+        self._runner = runner = administration.runner()
         await runner.setup()
         self._door = Door(loop, visitors)
         try:
             self.admin_port = await self._door.open(admin.host, admin.port)
         except OSError as error:
-            raise _named(error, "admin", admin.host, admin.port) from None
+            raise named(error, "admin", admin.host, admin.port) from None
 
     def _use(self, configuration: Configuration) -> None:
         """Put a configuration in use, at the start or in a reload."""
@@ -333,7 +363,7 @@ class App:
 
     def _reload_by_signal(self) -> None:
         reload = self.plane.loop.create_task(self._reload.by_signal())
-        self._reloads.add(reload)  # the loop itself does not keep tasks alive
+        self._reloads.add(reload)  # the loop does not keep it alive
         reload.add_done_callback(self._reloads.discard)
 
     def _signalled(self) -> None:
@@ -368,33 +398,3 @@ class App:
 
     async def _load_adapter(self, backend: Backend, name: str, path: str) -> Outcome:
         return await self.monitor.load_adapter(backend, name, path)
-
-
-def _listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise OSError(
-            None, f"cannot listen on {host}:{port} (listen.host): {error.strerror}"
-        ) from None
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        raise _named(error, "listen", host, port) from None
-    return sock
-
-
-def _named(error: OSError, section: str, host: str, port: int) -> OSError:
-    """The error, with the name of the port that it is about."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    hint = (
-        "; end what listens there, or set another port" if error.errno == errno.EADDRINUSE else ""
-    )
-    return OSError(error.errno, f"cannot listen on {host}:{port} ({section}.port): {reason}{hint}")

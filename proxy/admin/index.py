@@ -34,6 +34,7 @@ _PATHS: Final = (
     ("POST", "/api/v1/backends/NAME/drain", "no new requests for a backend; /ready undoes it"),
     ("POST", "/api/v1/backends/NAME/maint", "no new requests and no probes for a backend"),
     ("POST", "/api/v1/reload", "reads the configuration again"),
+    ("POST", "/api/v1/restart", "has the next process take over, if there is a supervisor"),
     ("POST", "/api/v1/explain", "where the request in the body would go"),
 )
 

@@ -3,7 +3,9 @@ them. Never the data port. `guard` knows who may ask."""
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from itertools import chain
+from typing import Final
 
 from aiohttp import web
 
@@ -42,6 +44,14 @@ from penstock.proxy.telemetry.families import PenstockCollector
 
 logger = logging.getLogger(__name__)
 
+# Of a head at the admin port, which anybody may send. Reading a long path takes milliseconds. The
+# longest field is a token.
+LINE_BYTES_MAX: Final = 2_048
+FIELD_BYTES_MAX: Final = 4_608
+# aiohttp logs heads that it cannot read, with their tokens. Our middleware logs faults instead.
+_UNHEARD: Final = logging.getLogger("penstock.unheard")
+_UNHEARD.disabled = True
+
 
 class Admin:
     """The admin application over a data plane and its monitor."""
@@ -54,11 +64,14 @@ class Admin:
         retirement: Retirement,
         visitors: Visitors,
         verdicts: Verdicts,
+        restart: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
+        """`restart`: has the next process take over, or returns why not. None: it cannot be."""
         self._plane = plane
         self._verdicts = verdicts
         self._monitor = monitor
         self._reload = reload
+        self._restarts = restart
         self._retirement = retirement
         self._visitors = visitors
         self._guard = Guard(plane)
@@ -78,6 +91,17 @@ class Admin:
             Exposition(PenstockCollector(plane.metrics, lambda: retirement.known, secrets=told))
             for told in (True, False)
         ]
+
+    def runner(self) -> web.AppRunner:
+        """The application, ready to be set up."""
+        return web.AppRunner(
+            self.application(),
+            access_log=None,
+            logger=_UNHEARD,
+            shutdown_timeout=1.0,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=FIELD_BYTES_MAX,
+        )
 
     def application(self) -> web.Application:
         application = web.Application(
@@ -111,6 +135,7 @@ class Admin:
                 web.get("/api/v1/tenants", self._tenants),
                 web.get("/api/v1/config", self._config),
                 web.post("/api/v1/reload", self._reload_now),
+                web.post("/api/v1/restart", self._restart),
                 web.post("/api/v1/explain", self._explanation.answer),
                 web.post("/api/v1/backends/{name}/{state:drain|ready|maint}", self._set_state),
             ]
@@ -230,6 +255,16 @@ class Admin:
             answer["issues"] = [str(issue) for issue in error.issues]
             return json_answer({"error": answer}, 422)
         return json_answer(change)
+
+    async def _restart(self, request: web.Request) -> web.Response:
+        logger.info("a restart was asked for %s", _by(request[ASKER]))
+        if self._restarts is None:
+            message = "Only a supervised process can be restarted: penstock serve --supervised."
+            return error_answer(409, "not_supervised", message)
+        why_not = await self._restarts()
+        if why_not:
+            return error_answer(409, "restart_failed", f"Not restarted: {why_not}.")
+        return json_answer({"restarted": True})
 
     async def _set_state(self, request: web.Request) -> web.Response:
         name, state = request.match_info["name"], AdminState(request.match_info["state"])

@@ -35,6 +35,10 @@ class Invalid(AdminError):
         self.issues = issues
 
 
+# The next process loads its configuration, and asks each backend once.
+RESTART_S: Final = 70.0
+
+
 class AdminClient:
     """Asks the admin port at `url`, with a token if there is one, which is in `headers`.
 
@@ -112,6 +116,12 @@ class AdminClient:
         """Read the configuration again. Returns what changed. Raises Invalid."""
         change: dict[str, Any] = self._ask("POST", "/api/v1/reload", dict)
         return change
+
+    def restart(self) -> None:
+        """Have the next process take over. Returns when it does."""
+        self._connection.timeout = RESTART_S
+        self._ask("POST", "/api/v1/restart", dict)
+        self._connection.timeout = TIMEOUT_S
 
     def canaries(self) -> list[dict[str, Any]]:
         """Where each canary stands."""

@@ -26,13 +26,15 @@ from penstock.proxy.commands.boards import add_boards
 from penstock.proxy.commands.canary import add_canary
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.imports.command import add_imports
-from penstock.proxy.commands.reload import reload
+from penstock.proxy.commands.reload import add_reload
 from penstock.proxy.commands.requests import add_requests
+from penstock.proxy.commands.restart import add_restart
 from penstock.proxy.commands.status import add_status
 from penstock.proxy.commands.top.command import add_top
 from penstock.proxy.commands.trace import add_trace
 from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
+from penstock.proxy.process.supervisor import CHANNEL
 from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.log_lines import log_to_stderr
 
@@ -191,6 +193,11 @@ def _add_serve(commands: Any) -> None:
         default=None,
         help="share the port (SO_REUSEPORT); a stop may reset connections, LISTEN_FDS avoids that",
     )
+    serve.add_argument(
+        "--supervised",
+        action="store_true",
+        help="under a small parent that can restart it without a gap (penstock restart, SIGUSR2)",
+    )
     serve.add_argument("--log-level", metavar="L", help="debug, info, warning or error")
     serve.set_defaults(command=_serve)
 
@@ -202,7 +209,8 @@ def _add_operations(commands: Any) -> None:
     add_requests(commands)
     add_trace(commands)
     _add_usage(commands)
-    _add_reload(commands)
+    add_reload(commands)
+    add_restart(commands)
     _add_explain(commands)
     add_canary(commands)
     _add_states(commands)
@@ -219,20 +227,6 @@ def _add_usage(commands: Any) -> None:
     used.add_argument("--json", action="store_true", help="print all fields, as JSON")
     admin_client.add_arguments(used)
     used.set_defaults(command=usage)
-
-
-def _add_reload(commands: Any) -> None:
-    again = commands.add_parser(
-        "reload",
-        help="read the configuration again, as SIGHUP does",
-        description="Reads the file, the environment and the secrets' files again. When anything "
-        "is wrong, nothing changes.",
-        epilog="Example: penstock reload; exit status 2 when the configuration has errors, 1 when "
-        "the proxy drains or does not answer.",
-    )
-    again.add_argument("--json", action="store_true", help="print the change as JSON")
-    admin_client.add_arguments(again)
-    again.set_defaults(command=reload)
 
 
 def _add_explain(commands: Any) -> None:
@@ -298,6 +292,9 @@ def _seconds(text: str) -> float:
 
 
 def _serve(parsed: argparse.Namespace) -> int:
+    if parsed.supervised and CHANNEL not in os.environ:
+        supervisor = [sys.executable, "-m", "penstock.proxy.process.supervisor", *sys.argv[1:]]
+        os.execv(sys.executable, supervisor)  # noqa: S606 - this program itself
     flags = {
         "backends": parsed.backend,
         "listen.host": parsed.host,

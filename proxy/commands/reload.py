@@ -2,10 +2,26 @@
 
 import argparse
 import sys
+from typing import Any
 
 import orjson
 
-from penstock.proxy.commands.admin_client import Invalid, client_of
+from penstock.proxy.commands.admin_client import Invalid, add_arguments, client_of
+
+
+def add_reload(commands: Any) -> None:
+    """Add the command."""
+    again = commands.add_parser(
+        "reload",
+        help="read the configuration again, as SIGHUP does",
+        description="Reads the file, the environment and the secrets' files again. When anything "
+        "is wrong, nothing changes.",
+        epilog="Example: penstock reload; exit status 2 when the configuration has errors, 1 when "
+        "the proxy drains or does not answer.",
+    )
+    again.add_argument("--json", action="store_true", help="print the change as JSON")
+    add_arguments(again)
+    again.set_defaults(command=reload)
 
 
 def reload(parsed: argparse.Namespace) -> int:

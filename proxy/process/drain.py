@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
 LAST_WORDS_S: Final = 0.5
+TELL_S: Final = 10.0  # how often a drain tells what is left
 
 
 async def drain(
@@ -48,9 +49,12 @@ async def drain(
 
 
 async def _until_gone(plane: DataPlane, hurry: asyncio.Event, time_s: float) -> None:
-    ends_s = monotonic() + time_s
+    ends_s, told_s = monotonic() + time_s, monotonic()
     while plane.clients and monotonic() < ends_s and not hurry.is_set():
         await _wait(hurry, POLL_S)
+        if monotonic() - told_s >= TELL_S:
+            told_s = monotonic()
+            logger.info("still draining clients=%d", len(plane.clients))
 
 
 async def _wait(event: asyncio.Event, time_s: float) -> None:
