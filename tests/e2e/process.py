@@ -57,6 +57,13 @@ class Penstock:
                 listening.set()
         listening.set()
 
+    async def until_logged(self, text: str, within_s: float = 5.0) -> str:
+        """Wait until the log has this text. Returns the log."""
+        async with asyncio.timeout(within_s):
+            while text not in (log := b"".join(self.log).decode()):
+                await asyncio.sleep(0.02)
+        return log
+
     async def backends(self) -> list[dict[str, Any]]:
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         async with (
