@@ -287,7 +287,8 @@ async def test_leaving_halfway_through_the_body(simulate: Simulate, serve: Serve
         client = await Client.ask(penstock, prompt="x" * 1_800, cut_bytes=1)
         await asyncio.sleep(0.01)
         leave(client)
-    assert not server.seen
+    asked = [each for each in server.seen if (b"user-agent", b"penstock") not in each.headers]
+    assert not asked  # a busy machine may have had a probe
     client = await Client.ask(penstock, max_tokens=1)
     await client.until(b"200 OK")
 

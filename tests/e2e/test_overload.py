@@ -310,7 +310,7 @@ def give_descriptors(penstock: Penstock, limit: int) -> None:
 async def test_connections_to_the_admin_port_take_no_descriptors_from_probes_and_clients(
     serve: Serve, simulate: Simulate
 ) -> None:
-    health = {"interval_s": 0.2, "timeout_s": 0.1}
+    health = {"interval_s": 0.5, "timeout_s": 0.5}
     penstock = await serve(await simulate(2), descriptors=300, health=health)
     hogs = [await asyncio.open_connection("127.0.0.1", penstock.admin_port) for _ in range(400)]
     for _, writer in hogs[::2]:
