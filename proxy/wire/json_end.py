@@ -40,5 +40,5 @@ class JsonEnd:
         return self.inside(0)
 
     def inside(self, depth: int) -> bool:
-        """Whether so many brackets are open, and no string."""
+        """Whether `depth` brackets are open here, outside a string."""
         return self._depth == depth and not self._quoted
