@@ -20,10 +20,20 @@ if TYPE_CHECKING:
 class CacheShadow:
     """The shadow of one backend's cache. Only the claims of leases change its content."""
 
-    __slots__ = ("_telling", "awaited_tokens", "counted", "hits", "index", "unconfirmed", "waiting")
+    __slots__ = (
+        "_telling",
+        "awaited_tokens",
+        "counted",
+        "hits",
+        "index",
+        "keeps",
+        "unconfirmed",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
+        self.keeps = True  # False: the engine says that it keeps nothing
         self.waiting = WaitingBlocks()
         self.unconfirmed = UnconfirmedBlocks(self.index)
         self.hits = HitCorrections()
@@ -34,6 +44,8 @@ class CacheShadow:
 
     def held(self, ask: "Ask") -> int:
         """How many of the request's leading blocks are in the cache, or will be in time."""
+        if not self.keeps:
+            return 0
         held = self.index.held(ask.blocks)
         return self.waiting.held(ask.blocks, held) if held < len(ask.blocks) else held
 
@@ -76,7 +88,8 @@ class CacheShadow:
         """Take the engine's present and previous metrics."""
         if report.kv_tokens is not None:
             self.index.resize(report.kv_tokens // BLOCK_TOKENS)
-        if not report.awake:
+        self.keeps = report.keeps_prefixes
+        if not report.awake or not self.keeps:
             self.forget()
         if before is not None and not report.restarted_since(before):
             found_tokens = report.prefix_hits_tokens - before.prefix_hits_tokens

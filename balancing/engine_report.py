@@ -30,6 +30,7 @@ class EngineReport:
     waiting: int = 0
     kv_usage: float = 0.0  # 0..1, that of the fullest engine
     kv_tokens: int | None = None  # capacity of all engines; None: not reported
+    keeps_prefixes: bool = True  # False: prefix caching is off
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
     generated_tokens: int = 0

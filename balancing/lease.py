@@ -215,12 +215,16 @@ class Lease(Reservation):
 
     def unseen_tokens(self, now_s: float) -> float:
         """What a plain answer that is given up may have generated: all that it had time for."""
-        ask, backend = self.ask, self.backend
-        if not ask.generates or ask.stream:
+        if not self.ask.generates or self.ask.stream:
             return 0.0
+        return self.tokens_in(now_s - self.began_s)
+
+    def tokens_in(self, seconds: float) -> float:
+        """What its backend had time for in so many seconds, no more than the answer may have."""
+        ask, backend = self.ask, self.backend
         itl_s = max(ITL_MIN_S, backend.decode_speed.itl_s(backend.active_decode_tokens))
         most = ask.max_tokens or UNSEEN_TOKENS_MAX
-        return min(most, max(0.0, now_s - self.began_s) / itl_s) * ask.prompts * ask.choices
+        return min(most, max(0.0, seconds) / itl_s) * ask.prompts * ask.choices
 
     def _answered(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a plain answer, which shows only its total time.

@@ -1,7 +1,7 @@
 """One objective of an SLO: which requests are good, how many are, and its state."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.balancing.slo.burn import (
     BAD_MIN,
@@ -84,10 +84,21 @@ def goals_of(settings: SloSettings) -> Iterator[Goal]:
         yield Goal("goodput", settings.goodput, tuple(highest), patience_s)
 
 
-class Objective:
-    """A goal with its counts."""
+class Limit(NamedTuple):
+    """What an objective is near to, and how much of it is used: 1 is all.
 
-    __slots__ = ("_budget", "_rings", "goal", "since_s", "state", "window_s", "windows")
+    `kind`: `percentile`, `burn` (in the window `span`) or `budget`. Empty if nothing is used.
+    """
+
+    used: float = 0.0
+    kind: str = ""
+    span: str = ""
+
+
+class Objective:
+    """A goal with its counts. `nearest`: the limit that its state follows."""
+
+    __slots__ = ("_budget", "_rings", "goal", "nearest", "since_s", "state", "window_s", "windows")
 
     def __init__(self, goal: Goal, window_s: float, now_s: float) -> None:
         """`window_s`: the time of its budget. It has counts from `now_s` on."""
@@ -95,6 +106,7 @@ class Objective:
         self.window_s = window_s
         self.since_s = now_s
         self.state = State.OK
+        self.nearest = Limit()
         spans = {name: span_s for name, span_s in SPANS_S.items() if span_s <= window_s}
         self.windows = Windows((*spans.values(), window_s), now_s)
         rings = self.windows.rings
@@ -149,14 +161,17 @@ class Objective:
     def evaluate(self, now_s: float, latencies: Latencies | None) -> None:
         """Bring the counts and the state up to date. `latencies`: those of its kind."""
         self.windows.advance(now_s)
-        used = self._used(now_s, latencies)
-        self.state = next_state(self.state, used)
+        self.nearest = max(self._limits(now_s, latencies), default=Limit())
+        self.state = next_state(self.state, self.nearest.used)
 
-    def _used(self, now_s: float, latencies: Latencies | None) -> float:
-        """How much is used of what is nearest to its limit. Few bad requests use nothing."""
-        used = 0.0
+    def burned(self, span: str) -> tuple[int, int]:
+        """The good and the bad requests in one of the windows."""
+        return self._rings[span].good, self._rings[span].bad
+
+    def _limits(self, now_s: float, latencies: Latencies | None) -> Iterator[Limit]:
+        """How much is used of each limit. Few bad requests use nothing."""
         if self._budget.bad >= BAD_MIN:
-            used = self.budget_spent(now_s)
+            yield Limit(self.budget_spent(now_s), "budget")
         for pair in pairs_within(self.window_s):
             long, short = self._rings[pair.long], self._rings[pair.short]
             if long.bad < BAD_MIN or (self.goal.timed and pair.pages):
@@ -167,10 +182,10 @@ class Objective:
             burns = min(burns, burn_rate(short, self.goal.share))
             reached = burns / rate_of(pair, self.goal.share, self.window_s)
             # A ticket is a warning, no more.
-            used = max(used, reached if pair.pages else min(reached, EASED_BELOW))
+            used = reached if pair.pages else min(reached, EASED_BELOW)
+            yield Limit(used, "burn", pair.long)
         if latencies is not None:
-            used = max(used, self._slowness(latencies))
-        return used
+            yield Limit(self._slowness(latencies), "percentile")
 
     def _slowness(self, latencies: Latencies) -> float:
         """The measured percentile over its target: of the last hour and of its last minutes.

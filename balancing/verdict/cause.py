@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Kind(StrEnum):
@@ -18,6 +19,14 @@ class Kind(StrEnum):
     CLIENT = "client"  # clients do not read
     STARTING = "starting"
     FAILING = "failing"
+    MISSED = "missed"  # nothing of the above, and yet a service level is not kept
+
+
+class Missed(NamedTuple):
+    """A service level that is critical, and why (`slo.words`)."""
+
+    name: str
+    because: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,8 @@ class Finding:
 
     `detail`: which of the kind, such as `prefill`. `backend`, `tenant`: whom it is about, if that
     is one. `role`: what that tenant does: it `waits`, it `takes` the most of engines, it `holds`
-    the most places, or it hardly `reads`. `figures`: the evidence, by name.
+    the most places, or it hardly `reads`. `figures`: the evidence, by name. `missed`: the service
+    levels that users of the pool do not get.
     """
 
     kind: Kind
@@ -35,6 +45,15 @@ class Finding:
     tenant: str = ""
     role: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    missed: tuple[Missed, ...] = ()
+
+    @property
+    def by_state(self) -> bool:
+        """Whether it follows from states, which do not flap. All else is measured."""
+        out = self.kind is Kind.FAILING and self.figures.get("out", 0.0) > 0.0
+        return out or self.kind in (Kind.STARTING, *CALM)
 
 
+# Nothing slows the pool down now.
+CALM = (Kind.FINE, Kind.MISSED)
 FINE = Finding(Kind.FINE)

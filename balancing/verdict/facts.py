@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.slowness import ALIKE, Pace
+from penstock.balancing.verdict.cause import Missed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +65,4 @@ class PoolFacts:
     clients: int = 0  # that have a request under way, or an answer that they have not taken
     slow_clients: int = 0  # of these, clients that do not take what came
     slow_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    missed: tuple[Missed, ...] = ()  # service levels

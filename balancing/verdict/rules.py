@@ -69,13 +69,13 @@ _PREFILL: Final = (WaitReason.PROMPTS, WaitReason.LARGE)
 
 def find(window: Window, backends: list[Seen]) -> Finding:
     """What is wrong now, as far as this window tells of the pool and of these backends of it."""
-    scene = Scene(window, backends)
+    scene, missed = Scene(window, backends), window.now.missed
     for rule in _RULES:
         finding = rule(scene)
         if finding is not None:
             tenant, role = _whose(finding, scene)
-            return replace(finding, tenant=tenant, role=role)
-    return FINE
+            return replace(finding, tenant=tenant, role=role, missed=missed)
+    return Finding(Kind.MISSED, missed=missed) if missed else FINE
 
 
 def _whose(finding: Finding, scene: Scene) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def _starting(scene: Scene) -> Finding | None:
     """Nobody serves yet, or what has just begun to serve is not enough."""
     fresh = [each for each in scene.backends if _starts(each)]
     few = len(fresh) < OUT_SHARE * len(scene.backends)
-    if not fresh or (scene.serving and (few or not scene.waits)):
+    if not fresh or (scene.serving and (few or not scene.waits or _memory(scene))):
         return None
     if not scene.serving and any(each.now.state == "ejected" for each in scene.backends):
         return None
@@ -126,6 +126,7 @@ def _out(scene: Scene) -> Finding | None:
         return everywhere
     others = sum(each.failures for each in rest)
     figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
+    figures |= {"serve": float(len(scene.serving))} | _queue(scene)
     return Finding(Kind.FAILING, out[0].now.reason, backend=only(out), figures=figures)
 
 

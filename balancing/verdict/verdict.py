@@ -8,7 +8,7 @@ for some seconds on end.
 from collections import deque
 from typing import Final
 
-from penstock.balancing.verdict.cause import FINE, Finding, Kind
+from penstock.balancing.verdict.cause import CALM, FINE, Finding, Kind
 from penstock.balancing.verdict.rules import find
 from penstock.balancing.verdict.window import Seen, Window
 
@@ -23,11 +23,12 @@ _CERTAIN: Final = (Kind.STARTING, Kind.FAILING)
 
 
 class Verdict:
-    """`finding`: what is told now. `since_s`: from when on it was seen."""
+    """`finding`: what is told now. `since_s`, `seen_s`: when it was seen first, and last."""
 
     def __init__(self, now_s: float) -> None:
         self.finding = FINE
         self.since_s = now_s
+        self.seen_s = now_s
         self.window = Window()
         self._last: deque[tuple[float, Finding]] = deque(maxlen=max(LOOKS, FINE_LOOKS))
 
@@ -39,20 +40,21 @@ class Verdict:
         found = find(self.window, backends)
         self._last.append((self.window.now.at_s, found))
         if _same(found, self.finding):
-            self.finding = found  # with the figures of now
+            self.finding, self.seen_s = found, self.window.now.at_s  # with the figures of now
             return False
         wanted = self._wanted(found)
         if wanted is None:
             return False
-        self.finding = wanted
+        self.finding, self.seen_s = wanted, self.window.now.at_s
         self.since_s = min(at_s for at_s, each in self._last if _same(each, wanted))
         return True
 
     def _wanted(self, found: Finding) -> Finding | None:
         """What should be told instead. None: what is told."""
-        if found.kind is Kind.FINE:
-            last = list(self._last)[-FINE_LOOKS:]
-            over = len(last) == FINE_LOOKS and all(each.kind is Kind.FINE for _, each in last)
+        if found.kind in CALM:
+            looks = CERTAIN if self.finding.by_state else FINE_LOOKS
+            last = list(self._last)[-looks:]
+            over = len(last) == looks and all(each.kind in CALM for _, each in last)
             return found if over else None
         agree = sum(_same(each, found) for _, each in self._recent())
         return found if agree >= (CERTAIN if found.kind in _CERTAIN else AGREE) else None

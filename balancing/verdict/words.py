@@ -4,7 +4,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Final
 
-from penstock.balancing.verdict.cause import Finding, Kind
+from penstock.balancing.verdict.cause import CALM, Finding, Kind
 
 _TAKES: Final = {
     "takes": "Most of what engines did was for",
@@ -16,13 +16,34 @@ _SUSPECTS: Final = {
     "prefill": "GPU (clocks, heat, other processes), and at the CPU of its API server",
     "decode": "GPU: clocks, heat, other processes",
 }
+# What was not seen for so long is told as over.
+UNSEEN_S: Final = 2.0
+NAMED_MAX: Final = 3
+# Why one is out, by the reason of its state.
+_OUT: Final = {
+    "unreachable": "nothing listens at its address, or the network does not lead there",
+    "hung": "it accepts requests and answers none",
+    "timeout": "it does not answer in time",
+    "failing": "it fails the requests that it gets",
+    "worse": "it is worse than its peers",
+}
 Words = tuple[str, tuple[str, ...]]  # a sentence, and what to do, the most useful first
 
 
-def words(finding: Finding) -> Words:
-    """The sentence and the one or two things to do."""
+def words(finding: Finding, unseen_s: float = 0.0) -> Words:
+    """The sentence and the one or two things to do. `unseen_s`: so long ago it was so last."""
     said = _SAID.get((finding.kind, finding.detail)) or _SAID[finding.kind, ""]
-    sentence, remedies = said(finding)
+    sentence, remedies = _with_tenant(finding, *said(finding))
+    if finding.kind in CALM:
+        return sentence, remedies
+    if unseen_s >= UNSEEN_S:
+        sentence = f"Until {unseen_s:.0f} s ago: {sentence}"
+    if finding.missed:
+        sentence += f" Missed service levels: {', '.join(each.name for each in finding.missed)}."
+    return sentence, remedies
+
+
+def _with_tenant(finding: Finding, sentence: str, remedies: tuple[str, ...]) -> Words:
     if not finding.tenant:
         return sentence, remedies
     limit = f"Limit {finding.tenant} if it should not take so much: tenants[].limits."
@@ -39,9 +60,11 @@ def words(finding: Finding) -> Words:
 def _queue(finding: Finding) -> str:
     """How many wait, and for how long."""
     waiting, wait_s = finding.figures.get("waiting", 0.0), finding.figures.get("wait_s", 0.0)
-    if waiting >= 1.0:
+    if waiting >= 1.5:
         return f"{waiting:.0f} requests wait, the first for {wait_s:.1f} s"
-    return f"prompts wait {wait_s:.1f} s"
+    if waiting >= 0.5:
+        return f"a request waits for {wait_s:.1f} s"
+    return f"prompts wait {wait_s:.1f} s" if wait_s >= 0.1 else "nobody waits now"
 
 
 def _at(finding: Finding) -> str:
@@ -50,6 +73,18 @@ def _at(finding: Finding) -> str:
 
 def _fine(finding: Finding) -> Words:
     return "Nothing is wrong.", ()
+
+
+def _missed(finding: Finding) -> Words:
+    """One that is missed for hours after its cause needs no other step."""
+    named = "; ".join(f"{each.name}: {each.because}" for each in finding.missed[:NAMED_MAX])
+    return (
+        f"Nothing slows the pool down now, but a service level is missed. {named}.",
+        (
+            "See which requests were slow or failed: penstock requests, with --failed for these.",
+            "If they are old, nothing is to do: the level recovers with good requests.",
+        ),
+    )
 
 
 def _prefill(finding: Finding) -> Words:
@@ -273,16 +308,22 @@ def _failing(finding: Finding) -> Words:
         )
     others = figures.get("others", 0.0)
     more = f" At the others {others:.0f} attempts failed in the last 10 s." if others else ""
-    which = finding.backend or f"{figures['out']:.0f} of {figures['of']:.0f} backends"
-    verb = "is" if finding.backend else "are"
+    if finding.backend:
+        why = _OUT.get(finding.detail, "its log may say why")
+        which = f"{finding.backend} is out ({finding.detail}): {why}"
+    else:
+        which = f"{figures['out']:.0f} of {figures['of']:.0f} backends are out ({finding.detail})"
+    serve = figures.get("serve", 0.0)
+    left = f"{serve:.0f} serve, and {_queue(finding)}." if serve else "None is left to serve."
     return (
-        f"Failing: {which} {verb} out ({finding.detail}).{more}",
+        f"Failing: {which}. {left}{more}",
         (f"Look at the log of {finding.backend or 'each of them'}, and restart it.",),
     )
 
 
 _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.FINE, ""): _fine,
+    (Kind.MISSED, ""): _missed,
     (Kind.COMPUTE, "prefill"): _prefill,
     (Kind.COMPUTE, "decode"): _decode,
     (Kind.COMPUTE, "slow_decode"): _slow_decode,

@@ -17,7 +17,7 @@ class Pump:
     def __init__(self, engine: Engine, speedup: float) -> None:
         assert speedup > 0
         self._engine = engine
-        self._speedup = speedup
+        self.speedup = speedup
         self._api = ApiServer(engine.profile.api_s)
         # Sequences that the scheduler has not yet, with what will give them to it.
         self._parsed: dict[Sequence, asyncio.TimerHandle] = {}
@@ -28,7 +28,7 @@ class Pump:
         """Queue sequences, once the API server has read them."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        ready_s = self._api.ready_s(now_s * self._speedup) / self._speedup
+        ready_s = self._api.ready_s(now_s * self.speedup) / self.speedup
         if ready_s <= now_s:
             self._queue(sequences)
             return
@@ -40,7 +40,7 @@ class Pump:
         now_s = asyncio.get_running_loop().time()
         for sequence in sequences:
             self._parsed.pop(sequence, None)
-            self._engine.submit(sequence, now_s * self._speedup)
+            self._engine.submit(sequence, now_s * self.speedup)
         if self._timer is None:
             self._due_s = now_s
             self._step()
@@ -68,11 +68,11 @@ class Pump:
     def _step(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        engine_s, emissions = self._engine.step(now_s * self._speedup)
+        engine_s, emissions = self._engine.step(now_s * self.speedup)
         if engine_s == 0.0:
             self._timer = None
             return
-        step_s = engine_s / self._speedup
+        step_s = engine_s / self.speedup
         self._due_s = max(self._due_s, now_s - step_s) + step_s
         self._timer = loop.call_at(self._due_s, self._deliver, emissions)
 

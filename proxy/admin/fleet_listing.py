@@ -45,6 +45,7 @@ class FleetListing:
             to_return=self._monitor.to_return(backend),
             lately=counts.lately if counts is not None else None,
             pace=self._verdicts.pace(backend),
+            verdict=self._verdicts.accuses(backend),
             newcomer=self._plane.newcomers.told(backend),
             removed=removed,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from penstock.balancing.backend import Backend
+from penstock.balancing.lease import Lease
 from penstock.balancing.slowness import Pace
 from penstock.health.machine import ToReturn
 from penstock.health.probes import LastProbe
@@ -17,13 +18,15 @@ def describe(
     to_return: ToReturn | None = None,
     lately: Lately | None = None,
     pace: Pace | None = None,
+    verdict: str | None = None,
     newcomer: dict[str, object] | None = None,
     removed: bool = False,
 ) -> dict[str, object]:
     """State, load and speed of one backend, as JSON.
 
     `lately`: its last minutes, None if it had no request yet. `pace`: how many times as long as its
-    peers it takes, if that is known. `newcomer`: how it is judged if it is new. `removed`: a reload
+    peers it takes, if that is known. `verdict`: what the sentence for its pool says of it, if that
+    is about this backend. `newcomer`: how it is judged if it is new. `removed`: a reload
     removed it from the configuration, and requests still run there.
     """
     backend.advance(now_s)
@@ -51,7 +54,8 @@ def describe(
         "slower": round(pace.slower, 2) if pace is not None else None,
         "slower_in": pace.slower_in if pace is not None and pace.slower > 1.0 else None,
         "newcomer": newcomer,
-        "lately": _lately(lately, backend.left_alone.charged_s, now_s),
+        "verdict": verdict,
+        "lately": _lately(lately, backend, now_s),
         "prefix_cache": {
             "blocks": len(backend.cache.index),
             "capacity_blocks": backend.cache.index.capacity,
@@ -84,12 +88,18 @@ def _speeds(backend: Backend) -> dict[str, float | None]:
     }
 
 
-def _lately(lately: Lately | None, busy_at_s: float, now_s: float) -> dict[str, object]:
-    """Its last two to three minutes, and its last error, or refusal for load if that is later."""
+def _lately(lately: Lately | None, backend: Backend, now_s: float) -> dict[str, object]:
+    """Its last two to three minutes, and its last error, or refusal for load if that is later.
+
+    A first token that is still awaited counts for the time to it: of a hung engine none comes.
+    """
     if lately is None:
         return {"first_tokens": 0, "ttft_p95_s": None, "failures": 0, "last_failure": None}
     lately.advance(now_s)
-    ttft_s, failure = lately.ttft_s(0.95), None
+    ttft_s, failure, busy_at_s = lately.ttft_s(0.95), None, backend.left_alone.charged_s
+    head = backend.queue.head
+    if isinstance(head, Lease) and not head.silent:
+        ttft_s = max(ttft_s or 0.0, now_s - head.began_s)
     if lately.failure or busy_at_s:
         age_s = round(max(0.0, now_s - max(lately.failed_s, busy_at_s)), 1)
         reason = "busy" if busy_at_s > lately.failed_s else lately.failure

@@ -7,6 +7,7 @@ from penstock.balancing.slo.burn import pairs_within, rate_of
 from penstock.balancing.slo.latencies import Latencies
 from penstock.balancing.slo.objective import Objective
 from penstock.balancing.slo.slo import Slo
+from penstock.balancing.slo.words import because
 
 
 def slo_listing(slos: Sequence[Slo], now_s: float) -> list[dict[str, object]]:
@@ -32,6 +33,7 @@ def _told(objective: Objective, latencies: Latencies | None, now_s: float) -> di
     told: dict[str, object] = {
         "slo": goal.name,
         "state": objective.state.word,
+        "because": because(objective, latencies, now_s) or None,
         "objective": round(goal.share, 6),
         "targets_s": dict(goal.targets),
         "measured_s": None,

@@ -15,8 +15,10 @@ from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.fleet import Pool
+from penstock.balancing.slo.state import State as SloState
+from penstock.balancing.slo.words import because
 from penstock.balancing.slowness import ALIKE, Pace, slower
-from penstock.balancing.verdict.cause import Kind
+from penstock.balancing.verdict.cause import Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.survey import backend_facts, given_of, of_queue, served_of
 from penstock.balancing.verdict.verdict import Verdict
@@ -26,6 +28,7 @@ from penstock.proxy.data.plane import DataPlane
 
 logger = logging.getLogger(__name__)
 
+Levels = list[tuple[str | None, Missed]]  # each with its pool. None: all pools
 LOOK_S: Final = 1.0
 COMPARE_S: Final = 4.0  # between two comparisons of all backends' speeds
 # Of so many backends it is read in one turn of the loop.
@@ -64,20 +67,21 @@ class Verdicts:
         for name in set(self.by_pool) - {pool.name for pool in pools}:
             for table in (self.by_pool, self._paces, self._compared_s):
                 table.pop(name, None)
-        readings = await self._clients.look()
+        readings, missed = await self._clients.look(), self._missed()
         for pool in pools:
             try:
-                await self._look(pool, readings.get(pool.name, NOBODY))
+                await self._look(pool, readings.get(pool.name, NOBODY), missed)
             except Exception:
                 self.by_pool.pop(pool.name, None)  # rather none than one of long ago
                 logger.exception("there is no verdict pool=%s", pool.name)
 
-    async def _look(self, pool: Pool, reading: Reading) -> None:
+    async def _look(self, pool: Pool, reading: Reading, missed: Levels) -> None:
         facts = replace(
             await self._facts(pool),
             clients=reading.clients,
             slow_clients=reading.slow,
             slow_by_tenant=reading.slow_by_tenant,
+            missed=tuple([each for of, each in missed if of in (None, pool.name)]),
         )
         verdict = self.by_pool.get(pool.name)
         if verdict is None:
@@ -98,8 +102,17 @@ class Verdicts:
         """The kind of each pool's verdict."""
         return [(pool, each.finding.kind.value) for pool, each in self.by_pool.items()]
 
+    def accuses(self, backend: Backend) -> Kind | None:
+        """What the sentence for its pool says of this backend. None: nothing."""
+        finding = self._of(backend).finding
+        return finding.kind if finding.backend == backend.name else None
+
     def pace(self, backend: Backend) -> Pace | None:
-        """How many times as long as its peers a backend takes. None if that is not known."""
+        """How many times as long as its peers a backend takes. None if that is not known. Where
+        the sentence says so, it is what the sentence says."""
+        finding = self._of(backend).finding
+        if finding.detail == "slow" and finding.backend == backend.name:
+            return Pace(**finding.figures)
         known = self._paces.get(backend.pool, {})
         return known.get(backend) if len(known) > 1 else None
 
@@ -146,6 +159,21 @@ class Verdicts:
             refused_total=queue.ttft.refused_total if queue is not None else 0,
         )
 
+    def _of(self, backend: Backend) -> Verdict:
+        return self.by_pool.get(backend.pool) or Verdict(0.0)
+
+    def _missed(self) -> Levels:
+        """The service levels that are critical, with their pools."""
+        now_s, found = self._plane.now(), []
+        for slo in self._plane.slos.evaluated():
+            for each in slo.objectives:
+                if each.state is SloState.CRITICAL:
+                    kind = each.goal.name.partition("_")[0]
+                    why = because(each, slo.latencies.get(kind), now_s)
+                    name = " ".join(filter(None, (slo.service_class, each.goal.name)))
+                    found.append((slo.pool, Missed(name, why)))
+        return found
+
     def _starting(self, backend: Backend, now_s: float) -> float:
         """For how long it has been starting, as far as it was seen."""
         if backend.state is not State.STARTING:
@@ -177,7 +205,7 @@ async def _paces(backends: list[Backend], now_s: float) -> dict[Backend, Pace]:
 
 def _told(pool: str, verdict: Verdict, now_s: float, now_unix_s: float) -> dict[str, object]:
     finding = verdict.finding
-    sentence, remedies = words(finding)
+    sentence, remedies = words(finding, now_s - verdict.seen_s)
     return {
         "pool": pool,
         "kind": finding.kind,

@@ -40,6 +40,7 @@ from penstock.proxy.telemetry.log_lines import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
+DEMO_BREAKS: Final = ("slow", "hung", "errors", "kv", "flood", "thinking", "cold")
 YEAR_S: Final = 31_536_000.0
 _EXITS = (
     "Exit status: 0 success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else that "
@@ -123,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--admin-port", type=int, metavar="P", help="admin port (default 9321, if it is free)"
     )
-    demo.add_argument("--once", action="store_true", help="stream one completion, then exit")
+    how = demo.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="stream one completion, then exit")
+    how.add_argument("--break", dest="breaks", choices=DEMO_BREAKS, help="what goes wrong")
     demo.set_defaults(command=_demo)
     commands.add_parser("sim", help="run simulated vLLM servers (penstock sim --help)")
     commands.add_parser("bench", help="run a benchmark (penstock bench --help)")
@@ -293,7 +296,8 @@ def _seconds(text: str) -> float:
 
 def _serve(parsed: argparse.Namespace) -> int:
     if parsed.supervised and CHANNEL not in os.environ:
-        supervisor = [sys.executable, "-m", "penstock.proxy.process.supervisor", *sys.argv[1:]]
+        module = "penstock.proxy.process.supervisor"
+        supervisor = [sys.executable, "-P", "-m", module, *sys.argv[1:]]
         os.execv(sys.executable, supervisor)  # noqa: S606 - this program itself
     flags = {
         "backends": parsed.backend,
@@ -389,5 +393,6 @@ def _demo(parsed: argparse.Namespace) -> int:
                 port=parsed.port,
                 admin_port=parsed.admin_port,
                 once=parsed.once,
+                breaks=parsed.breaks,
             )
         )

@@ -13,7 +13,8 @@ import orjson
 
 from penstock.bench.sim.server import SimServer
 from penstock.proxy.app import App
-from penstock.proxy.commands.demo_traffic import Traffic
+from penstock.proxy.commands.demo_faults import BREAKS, BREAKS_AFTER_S, Break
+from penstock.proxy.commands.demo_traffic import TALKERS, Traffic
 from penstock.proxy.reload.source import Source
 
 MODEL: Final = "demo-model"
@@ -24,16 +25,25 @@ HOST: Final = "127.0.0.1"
 ADMIN_PORT: Final = 9321
 # So that the page has a promise to show.
 SLO: Final = {"ttft_s": {"p95": 1.0}, "error_rate": 0.01}
+# Where clients have keys.
+KEYS: Final = ("sk-demo-chat-0123456789abcdef", "sk-demo-batch-0123456789abcdef")
+TENANTS: Final = [{"name": "chat", "keys": [{"key": KEYS[0]}]}, {"name": "batch", "keys": [{"key": KEYS[1]}]}]
 # Enough for a trial, and below any limit on descriptors.
 CONNECTIONS: Final = 100
 
 
-async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) -> int:
+async def demo(
+    *, backends: int, port: int, admin_port: int | None, once: bool, breaks: str | None = None
+) -> int:
     """Run the demo. With `once` returns 0 only if the stream ended with [DONE].
 
-    Without `admin_port` it takes ADMIN_PORT, or a free port when that one is taken.
+    Without `admin_port` it takes ADMIN_PORT, or a free port when that one is taken. `breaks`: what
+    goes wrong (`demo_faults`).
     """
-    servers = [SimServer(name=f"sim-{i}", model=MODEL, seed=i) for i in range(max(1, backends))]
+    fault = BREAKS[breaks] if breaks is not None else Break("nothing")
+    servers = [SimServer(f"sim-{i}", fault.profile, MODEL, seed=i) for i in range(max(1, backends))]
+    if fault.from_start:
+        fault.act(servers)
     for server in servers:
         await server.start()
     source = Source(
@@ -48,22 +58,26 @@ async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) 
             "drain.grace_s": 0.0,
             "log.access": False,  # the traffic would push away what to try
             "slo": [SLO],
+            "tenants": TENANTS if fault.keyed else [],
         },
     )
     app = App(source, source.load())
     try:
         await app.start()
-        async with asyncio.timeout(READY_WITHIN_S):
-            await app.monitor.started.wait()
+        if not fault.from_start:
+            async with asyncio.timeout(READY_WITHIN_S):
+                await app.monitor.started.wait()
         if once:
             return await _stream_one(app.port)
         app.take_signals()
-        _tell(app, len(servers))
+        _tell(app, len(servers), fault.means if breaks else None)
         traffic = Traffic(f"http://{HOST}:{app.port}", MODEL, Random())
-        traffic.start()
+        traffic.start(TALKERS, KEYS[0])
+        later = asyncio.create_task(_break(fault, servers, traffic))
         try:
             await app.serve()
         finally:
+            later.cancel()
             await traffic.stop()  # or the drain would wait for it
         await app.leave()
         return 0
@@ -71,6 +85,18 @@ async def demo(*, backends: int, port: int, admin_port: int | None, once: bool) 
         await app.close()
         for server in servers:
             await server.stop()
+
+
+async def _break(fault: Break, servers: list[SimServer], traffic: Traffic) -> None:
+    """What goes wrong, after a while. What goes wrong from the start ends, server by server."""
+    await asyncio.sleep(BREAKS_AFTER_S)
+    if fault.from_start:
+        for each in servers:
+            await asyncio.sleep(BREAKS_AFTER_S)
+            each.faults.clear()
+    else:
+        fault.act(servers)
+    traffic.start(fault.crowd, KEYS[1], fault.crowd_tokens)
 
 
 def _body(max_tokens: int) -> dict[str, object]:
@@ -100,12 +126,13 @@ def _command() -> str:
     return "penstock" if shutil.which("penstock") == called else called
 
 
-def _tell(app: App, servers: int) -> None:
+def _tell(app: App, servers: int, means: str | None) -> None:
+    broken = f"\nWhat goes wrong, after {BREAKS_AFTER_S:.0f} s: {means}.\n" if means else ""
     admin = f"http://{HOST}:{app.admin_port}"
     print(
         f"""penstock is serving {servers} simulated vLLM servers on http://{HOST}:{app.port}
 They have no model: they answer gibberish, at the speed of a real server.
-
+{broken}
     {admin}/ui
 
 is the page that shows them live. A little traffic keeps going. Send more:

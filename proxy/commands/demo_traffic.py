@@ -24,32 +24,37 @@ class Traffic:
         self._rng = rng
         self._talking: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        self._talking = [asyncio.create_task(self._talk()) for _ in range(TALKERS)]
+    def start(self, talkers: int, key: str, tokens: tuple[int, int] = ANSWER_TOKENS) -> None:
+        """Add clients with this key, whose answers have so many tokens."""
+        talk = [asyncio.create_task(self._talk(key, tokens)) for _ in range(talkers)]
+        self._talking += talk
 
     async def stop(self) -> None:
         for each in self._talking:
             each.cancel()
         await asyncio.gather(*self._talking, return_exceptions=True)
 
-    async def _talk(self) -> None:
+    async def _talk(self, key: str, tokens: tuple[int, int]) -> None:
         """One conversation after another. Each turn sends all that was said before it."""
-        async with aiohttp.ClientSession() as session:
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
             while True:
                 messages = [
                     {"role": "system", "content": self._text(self._rng.randint(*DOCUMENT_WORDS))}
                 ]
                 for _ in range(self._rng.randint(*TURNS)):
                     messages.append({"role": "user", "content": self._text(12)})
-                    await self._ask(session, messages)
+                    await self._ask(session, messages, self._rng.randint(*tokens))
                     messages.append({"role": "assistant", "content": self._text(60)})
                     await asyncio.sleep(self._rng.uniform(*PAUSE_S))
 
-    async def _ask(self, session: aiohttp.ClientSession, messages: list[dict[str, str]]) -> None:
+    async def _ask(
+        self, session: aiohttp.ClientSession, messages: list[dict[str, str]], max_tokens: int
+    ) -> None:
         body = {
             "model": self._model,
             "stream": True,
-            "max_tokens": self._rng.randint(*ANSWER_TOKENS),
+            "max_tokens": max_tokens,
             "messages": messages,
         }
         try:

@@ -74,7 +74,8 @@ def _trouble(backend: Told) -> int:
     """Less for what an operator must see first."""
     if not backend["can_serve"]:
         return 0
-    return 1 if _lately(backend).get("failures") or backend["state"] == "suspect" else 2
+    doubted = backend["state"] == "suspect" or backend.get("verdict")
+    return 1 if _lately(backend).get("failures") or doubted else 2
 
 
 def state_of(backend: Told) -> str:
@@ -89,7 +90,9 @@ def state_of(backend: Told) -> str:
         state += f" ({backend['share']:.0%})"
     newcomer = backend.get("newcomer")
     fresh = "new" if newcomer and newcomer["stage"] != "worse" else "ready"
-    parts = [part for part in (wanted, state, fresh) if part != "ready"]
+    out = not backend["can_serve"] or state.startswith("ejected")
+    said = None if out else backend.get("verdict")  # else the state says more
+    parts = [part for part in (wanted, state, fresh, said or "ready") if part != "ready"]
     return ", ".join(parts) or "ready"
 
 

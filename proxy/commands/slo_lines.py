@@ -14,10 +14,7 @@ def slo_lines(objectives: Iterable[Mapping[str, Any]]) -> list[str]:
 def _line(told: Mapping[str, Any]) -> str:
     where = [f"{key} {told[key]}" for key in ("pool", "class") if told[key] is not None]
     place = f" of {', '.join(where)}" if where else ""
-    parts = []
-    if told["measured_s"] is not None:
-        (target_s,) = told["targets_s"].values()
-        parts.append(f"measured {told['measured_s']:.3g} s, target {target_s:g} s")
+    parts = [because] if (because := told.get("because")) else []
     if told["compliance"] is not None:
         share = f"{told['compliance']:.3%} of {told['requests']:,} requests are good"
         parts.append(f"{share}, {100.0 * told['objective']:.6g}% is asked for")

@@ -67,9 +67,9 @@ def _lines(
 def _count_of(backends: Sequence[Mapping[str, Any]]) -> str:
     """How many can serve, and how many of these only as a last resort."""
     able = [backend for backend in backends if backend["can_serve"]]
-    line = f"{len(able)} of {len(backends)} can serve"
     doubted = sum(backend["state"] == "ejected" for backend in able)
-    return f"{line}, {doubted} of them only as a last resort" if doubted else line
+    line = f"{len(able) - doubted} of {len(backends)} can serve"
+    return f"{line}, {doubted} more only as a last resort" if doubted else line
 
 
 def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -107,9 +107,7 @@ def ejected_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
         if to_return["wait_s"]:
             steps.append(f"{ceil(to_return['wait_s'])} s of its waiting time")
         steps.append("a passed deep probe")
-        lines.append(
-            f"{backend['name']} answers its probes again. Before it returns: {', '.join(steps)}."
-        )
+        lines.append(f"{backend['name']} passes its probes. Before it returns: {', '.join(steps)}.")
     return lines
 
 

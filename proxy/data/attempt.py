@@ -302,8 +302,8 @@ class Attempt:
             record = request.record
             record.tries[-1].first_token_s = first_s
             if request.times is not None:
-                # Without the time in which it was sent: a slow client is no slow GPU.
-                request.times.backend.lately.first_token(first_s - record.received_s, first_s)
+                # Without what came before: a slow client is no slow GPU, nor is a failed attempt.
+                request.times.backend.lately.first_token(first_s - self._lease.began_s, first_s)
         if self._connection is None or not self._connection.unsent:
             self._owner.begun()
 

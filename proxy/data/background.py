@@ -47,7 +47,7 @@ class _Bill:
     def __init__(
         self, lease: Lease, charge: Charge | None, used: Used, timer: asyncio.TimerHandle
     ) -> None:
-        self.counts = Usage(lease.taken_tokens, longest(lease))
+        self.counts = Usage(lease.ask.prompt_tokens, longest(lease))
         self.made_tokens: int | None = None  # what its engine had time for, once it is over
         self.charge = charge
         self.used = used
@@ -216,8 +216,8 @@ class Background:
     def _end(self, lease: Lease) -> None:
         kept, ask, now_s = self._kept.pop(lease), lease.ask, self._now()
         charge = kept.charge
-        if kept.bill is not None and not ask.stream:
-            kept.bill.made_tokens = round(lease.unseen_tokens(now_s))
+        if kept.bill is not None:
+            kept.bill.made_tokens = round(lease.tokens_in(now_s - lease.began_s))
         lease.end(now_s)
         _ended_charge(charge, now_s)
         self._by_client[ask.client] -= 1

@@ -168,8 +168,9 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     if usage is not None:
         cached = usage.cached_tokens or 0
         return 1, max(0, usage.prompt_tokens - cached), usage.completion_tokens
+    # Only a count tells what of it was cached: what should be is a guess that clients can mislead.
+    prompt = lease.ask.prompt_tokens
     # An attempt that has failed takes nothing, unless its first token had come.
-    prompt = lease.taken_tokens or max(0, lease.ask.prompt_tokens - lease.cached_tokens)
     failure = record.tries[-1].failure
     failed = failure not in ("", GIVEN_UP)
     given_up = record.status in (LEFT, RequestTimeout.status) and record.sent_s and not failed

@@ -8,6 +8,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import LARGE_TOKENS
 from penstock.balancing.lease import TOKENS_AT_ONCE_MAX, Lease
 from penstock.balancing.tokens import NOTHING
+from penstock.proxy.data.budgets import longest
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
@@ -76,7 +77,12 @@ def remember(plane: DataPlane, request: Request, backend: Backend, response_id: 
 
 def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s: float) -> None:
     """Learn from an answer, before its lease ends, and keep its counts in the record."""
-    ask, told = request.ask, relay.counts
+    ask = request.ask
+    if request.paused and ask.stream and not relay.over:
+        # Its engine has gone on while its client read nothing.
+        stalled_tokens = round(lease.tokens_in(now_s - relay.last_byte_s))
+        lease.tokens(max(0, min(stalled_tokens, longest(lease) - lease.generated_tokens)))
+    told = relay.counts
     if told is not None:
         usage = believable(told, ask, lease, request.answer.body_bytes)
         request.record.usage = usage
@@ -85,6 +91,8 @@ def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s:
             plane.gate.owners.count(request.stores, ask.tenant, tokens)
         if relay.served and usage is told:
             calibrate(plane, ask, lease, usage, now_s, whole=request.answer.finished)
+    elif ask.stream:  # an event may hold several tokens
+        lease.tokens(max(0, relay.made_tokens - lease.generated_tokens))
     if ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:
         plane.gate.computed(lease)
 

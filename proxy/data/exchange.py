@@ -86,9 +86,13 @@ class Exchange(AttemptOwner):
         self.step(self._begin)
 
     def cancel(self) -> None:
-        """End everything: the client has left."""
+        """End everything: the client has left. Some do once they have their stream's own end."""
         if not self._ended:
-            self._plane.metrics.client_aborts.add("decode" if self._committed else self._phase)
+            relay = self._relay
+            if relay is not None and relay.committed and relay.over and not self.request.paused:
+                self.request.answer.finished = True
+            else:
+                self._plane.metrics.client_aborts.add("decode" if self._committed else self._phase)
             original_left(self.request)
             self._end(None)
 

@@ -233,7 +233,7 @@ class Supervisor:
 def main() -> int:
     """Supervise `penstock` with these arguments, as it is installed whenever a process starts."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    return Supervisor([sys.executable, "-m", "penstock.proxy", *sys.argv[1:]]).run()
+    return Supervisor([sys.executable, "-P", "-m", "penstock.proxy", *sys.argv[1:]]).run()
 
 
 if __name__ == "__main__":

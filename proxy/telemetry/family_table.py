@@ -217,7 +217,7 @@ FAMILIES: Final = {
         ("pool", "kind"),
         "",
         "1 for the kind of the pool's verdict, 0 for all others.",
-        'Alert on `penstock_bottleneck{kind!="fine"} == 1`.',
+        'Alert on `penstock_bottleneck{kind!~"fine|missed"} == 1`: service levels have their own.',
     ),
     "held_requests": Family(
         "gauge",

@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import pytest
 
+from penstock.proxy.commands.cli import DEMO_BREAKS
 from penstock.proxy.commands.demo import ADMIN_PORT
+from penstock.proxy.commands.demo_faults import BREAKS
 from tests.e2e.process import ROOT
 
 STARTS_WITHIN_S = 30.0
@@ -55,6 +57,27 @@ async def demo(*flags: str) -> AsyncIterator[list[str]]:
             process.send_signal(signal.SIGINT)
         _, told = await asyncio.wait_for(process.communicate(), 20)
         lines += told.decode().splitlines(keepends=True)
+
+
+def test_all_that_can_be_broken_can_be_asked_for() -> None:
+    assert tuple(BREAKS) == DEMO_BREAKS
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("fault", ["hung", "errors"])
+async def test_the_first_server_of_a_broken_demo_is_named(fault: str) -> None:
+    async with demo("--admin-port", "0", "--break", fault) as lines:
+        text = "".join(lines)
+        found = re.search(r"^    (\S.* status --admin http://127.0.0.1:\d+)$", text, re.M)
+        assert found, text
+        told = ""
+        for _ in range(60):
+            _, told = await ran(found[1])
+            if "Failing: b0 is out" in told:
+                break
+            await asyncio.sleep(1.0)
+        assert "Failing: b0 is out" in told, told
+        assert "\n2 of 3 can serve, 1 more only as a last resort\n" in told
 
 
 async def ran(command: str) -> tuple[int, str]:

@@ -114,7 +114,7 @@ async def test_a_backend_out_on_suspicion_can_serve(simulate: Simulate, serve: S
     await penstock.until(lambda each: all(b["state"] == "ejected" for b in each), 5)
     assert [each["reason"] for each in await penstock.backends()] == ["failing", "unreachable"]
     told = await run("status", "--admin", penstock.admin_url)
-    line = "1 of 2 can serve, 1 of them only as a last resort"
+    line = "1 of 2 can serve, 1 more only as a last resort"
     assert (told.status, line in told.out.splitlines()) == (0, True)
     async with (
         aiohttp.ClientSession() as session,

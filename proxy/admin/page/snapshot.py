@@ -29,7 +29,7 @@ _BACKEND: Final = (
     *("name", "pool", "state", "reason", "admin_state", "removed", "can_serve", "share"),
     *("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens", "streams"),
     *("requests_total", "prefill_tokens_per_s", "token_ms", "slower", "slower_in", "newcomer"),
-    "lately",
+    *("verdict", "lately"),
 )
 _CANARY: Final = ("route", "pool", "stage", "percent", "why")
 _ENGINE: Final = ("running", "waiting", "kv_usage", "prefix_hit_rate")

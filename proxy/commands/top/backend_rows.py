@@ -40,7 +40,7 @@ def trouble(backend: Told) -> int:
     wanted = backend["admin_state"] == "ready"
     if not backend["can_serve"]:
         return 0 if wanted else 3
-    if backend["lately"]["failures"] or backend["state"] == "suspect":
+    if backend["lately"]["failures"] or backend["state"] == "suspect" or backend.get("verdict"):
         return 1
     if _is_slow(backend) or _is_full(backend):
         return 2
@@ -129,7 +129,7 @@ def _state_tone(backend: Told) -> Tone:
         return "quiet"
     if backend["state"] == "ejected":
         return "bad"
-    return _TONES.get(backend["state"], "quiet")
+    return "warn" if backend.get("verdict") else _TONES.get(backend["state"], "quiet")
 
 
 COLUMNS: Final = (

@@ -30,15 +30,17 @@ def burn_lines(slos: Sequence[Mapping[str, Any]], width: int, lines_max: int) ->
 
 def _line(slo: Mapping[str, Any], width: int) -> Line:
     whose = " ".join(plain(each) for each in (slo["pool"], slo["class"]) if each) or "all"
-    measured = slo["measured_s"]
     state = Span(slo["state"], _TONES.get(slo["state"], "good"))
     begin = (Span(f"SLO  {whose} {_name(slo)}: "), state, Span(", "))
+    measured = slo["measured_s"]
     figures = [
         "" if measured is None else seconds(measured),
         f"{percent(max(-9.99, slo['budget_left']))} left",
         *_burns(slo),
     ]
-    if not slo["requests"]:
+    if because := slo.get("because"):
+        figures = [plain(because)]
+    elif not slo["requests"]:
         figures = ["no request yet"]
     return (*begin, *joined(map(Span, figures), ", ", width - width_of(begin)))
 

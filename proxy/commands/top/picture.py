@@ -118,7 +118,8 @@ def _backends(snapshot: Mapping[str, Any], view: View, width: int, rows: int) ->
 def _below(snapshot: Mapping[str, Any], view: View, found: int, first: int, rows: int) -> Line:
     """Which of the backends are shown, and in which order."""
     all_of_them = len(snapshot["backends"])
-    serve = sum(each["can_serve"] for each in snapshot["backends"])
+    able = [each for each in snapshot["backends"] if each["can_serve"]]
+    serve = sum(each["state"] != "ejected" for each in able)  # the others as a last resort
     parts = [f"  {serve:,} of {all_of_them:,} can serve"]
     if view.wanted:
         parts.append(f"{found:,} fit the filter '{plain(view.wanted)}'")

@@ -34,6 +34,14 @@ def answered(backend: Backend, ask: Ask, prompt_tokens: int, found: int | None) 
     lease.complete(2.0, 1, prompt_tokens)
 
 
+def test_nothing_is_expected_of_an_engine_without_prefix_caching() -> None:
+    backend = Backend("a", "")
+    for number, keeps in enumerate((True, False, True)):
+        backend.take(EngineReport(number, kv_tokens=400_000, keeps_prefixes=keeps))
+        answered(backend, CHAT, 16_000, None)
+        assert (backend.cache.cached_tokens(CHAT) > 0) is keeps
+
+
 @pytest.mark.parametrize("ask", [RESPONSE, GROWING])
 def test_what_answers_told_was_found_was_not_found_of_others(ask: Ask) -> None:
     """A chat's prompts are never found, and more was cached of the other's than is known here."""

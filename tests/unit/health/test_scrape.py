@@ -72,6 +72,14 @@ async def test_an_engine_that_does_not_tell_its_cache_usage_is_not_told_as_empty
         assert report.kv_told is told
 
 
+@pytest.mark.parametrize(("label", "keeps"), [(b"True", True), (b"False", False), (b"", True)])
+async def test_an_engine_may_tell_that_it_keeps_no_prefixes(label: bytes, keeps: bool) -> None:
+    told = b'{enable_prefix_caching="%b",block_size' % label
+    report = await read_report(TWO_ENGINES.replace(b"{block_size", told), 5.0, 2)
+    assert report is not None
+    assert report.keeps_prefixes is keeps
+
+
 async def test_what_only_people_read_is_summed_up_too() -> None:
     report = await read_report(
         TWO_ENGINES.replace(b"\nvllm:num_requests_waiting_by", b"\n_") + MORE, 5.0, 2

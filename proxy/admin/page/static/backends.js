@@ -12,7 +12,7 @@ const COLUMNS = [
   { name: "backend", head: "Backend", value: (each) => each.name, kind: "name" },
   { name: "state", head: "State", value: stateOf, kind: "state" },
   { name: "slower", head: "Slower", hint: "how many times as long as its peers it takes for a prompt or a token", value: (each) => each.slower, show: times },
-  { name: "ttft", head: "TTFT 95\u00a0%", hint: "time to first token: 95 of 100 streams took at most this", value: (each) => each.lately.ttft_p95_s, show: seconds },
+  { name: "ttft", head: "TTFT 95\u00a0%", hint: "time to first token here: 95 of 100 streams took at most this. One that is awaited counts too", value: (each) => each.lately.ttft_p95_s, show: seconds },
   { name: "running", head: "Run", hint: "requests that its engine runs", value: (each) => each.engine?.running ?? null, show: count },
   { name: "waiting", head: "Wait", hint: "requests that wait in its engine", value: (each) => each.engine?.waiting ?? null, show: count },
   { name: "queued", head: "Queued tokens", hint: "tokens of its prompts that have no first token yet", value: (each) => each.queued_prefill_tokens, show: count },
@@ -64,8 +64,10 @@ function render() {
   const fitting = backends.filter((each) => !wanted || `${each.name} ${each.pool} ${stateOf(each)}`.toLowerCase().includes(wanted));
   fitting.sort(sorting ? bySorting : byTrouble);
   const shown = fitting.slice(0, ROWS_MAX);
-  const serve = backends.filter((each) => each.can_serve).length;
-  put(byId("backends-count"), `${count(serve)} of ${count(backends.length)} can serve`);
+  const able = backends.filter((each) => each.can_serve);
+  const serve = able.filter((each) => each.state !== "ejected").length;
+  const more = able.length > serve ? `, ${count(able.length - serve)} more as a last resort` : "";
+  put(byId("backends-count"), `${count(serve)} of ${count(backends.length)} can serve${more}`);
   mark(byId("backends-table"), "data-pools", pools.size > 1 ? "many" : null);
   keep(document.querySelector("#backends-table tbody"), shown, (each) => `${each.pool}\n${each.name}`, create, update);
   put(byId("backends-note"), noteOf(backends.length, fitting.length, shown.length));
@@ -80,7 +82,7 @@ function noteOf(all, fitting, shown) {
 /** Less for what an operator must see first. Steps, not figures: rows change places rarely. */
 function trouble(each) {
   if (!each.can_serve) return each.admin_state === "ready" ? 0 : 3;
-  if (each.lately.failures || each.state === "suspect") return 1;
+  if (each.lately.failures || each.state === "suspect" || each.verdict) return 1;
   if (each.slower >= SLOW || (each.engine?.kv_usage ?? 0) >= FULL) return 2;
   return each.admin_state === "ready" && each.state === "ready" ? 4 : 3;
 }
@@ -105,12 +107,14 @@ export function stateOf(each) {
   if (each.reason) state += ` (${each.reason})`;
   else if (state === "warming") state += ` (${percent(each.share)})`;
   const fresh = each.newcomer && each.newcomer.stage !== "worse" ? "new" : "ready";
-  return [wanted, state, fresh].filter((part) => part !== "ready").join(", ") || "ready";
+  const said = each.can_serve && each.state !== "ejected" ? each.verdict : null; // else the state says more
+  return [wanted, state, fresh, said ?? "ready"].filter((part) => part !== "ready").join(", ") || "ready";
 }
 
 function toneOf(each) {
   if (each.admin_state === "maint") return "maint";
   if (each.removed || each.admin_state === "drain") return "drain";
+  if (each.state === "ready" && each.verdict) return "warn";
   return { ready: "good", suspect: "warn", warming: "warn", starting: "quiet", ejected: "bad" }[each.state] ?? "quiet";
 }
 

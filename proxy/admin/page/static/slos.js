@@ -33,8 +33,10 @@ function update(node, slo) {
   node.bar.style.width = `${100 * left}%`;
   mark(node.meter, "aria-label", `${percent(left)} of the budget left`);
   const measured = slo.measured_s === null ? "" : `${seconds(slo.measured_s)}, `;
-  put(node.told, slo.requests ? `${measured}${percent(left)} left` : "no request yet");
-  put(node.burn, burnOf(slo));
+  const told = slo.because ?? (slo.requests ? `${measured}${percent(left)} left` : "no request yet");
+  put(node.told, told);
+  mark(node.told, "title", `${told}. ${percent(left)} of the error budget left.`);
+  put(node.burn, slo.because ? "" : burnOf(slo));
 }
 
 /** ttft_p95 with its target: "ttft p95 ≤ 0.50 s". */

@@ -8,6 +8,7 @@ from penstock.balancing.slo.burn import PAIRS, SPANS_S, burn_rate, pairs_within,
 from penstock.balancing.slo.sample import Outcome
 from penstock.balancing.slo.slo import Slo
 from penstock.balancing.slo.state import State, next_state
+from penstock.balancing.slo.words import because
 from tests.unit.balancing.slo.levels import ended, of, served, slo
 
 DAY_S = 86_400.0
@@ -27,6 +28,34 @@ def feed(told: Slo, at_s: float, good: int, bad: int) -> None:
         told.add(served(), at_s)
     for _ in range(bad):
         told.add(ended(Outcome.FAILED), at_s)
+
+
+def told_of(slo: Slo, name: str, now_s: float) -> str:
+    slo.evaluate(now_s)
+    return because(of(slo, name), slo.latencies.get(name.partition("_")[0]), now_s)
+
+
+def test_what_a_missed_level_follows_from_is_told() -> None:
+    late = slo(ttft_s={"p95": 0.5})
+    for _ in range(20):
+        late.add(served(ttft_s=3.0), 100.0)
+    assert told_of(late, "ttft_p95", 200.0) == (
+        "95% of first tokens took up to 3.08 s in the last hour, 0.5 s is asked for"
+    )
+    burns = slo(availability=0.99)
+    feed(burns, 4_000.0, 50, 50)
+    assert told_of(burns, "availability", 4_100.0) == (
+        "50 of 100 requests of the last 1h were bad, and use up its error budget 50 times too fast"
+    )
+    spent = slo(availability=0.99, window_s=DAY_S)
+    feed(spent, 100.0, 50, 50)
+    feed(spent, 80_000.0, 900, 0)
+    assert told_of(spent, "availability", 80_100.0) == (
+        "50 of 1,000 requests of the last 24 h were bad, which uses up 464% of its error budget"
+    )
+    kept = slo(availability=0.99)
+    feed(kept, 100.0, 50, 0)
+    assert told_of(kept, "availability", 200.0) == ""
 
 
 def test_a_table_computed_by_hand() -> None:

@@ -2,9 +2,11 @@
 
 from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.slowness import Pace
+from penstock.balancing.verdict.cause import Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.verdict import FINE_LOOKS, Verdict
-from tests.unit.balancing.verdict.pools import backend, moment, queue
+from penstock.balancing.verdict.words import words
+from tests.unit.balancing.verdict.pools import backend, found, moment, queue
 
 FINE = backend()
 FULL = backend(kv_usage=0.97)
@@ -59,6 +61,48 @@ def test_what_is_certain_is_told_after_two_looks() -> None:
     seconds = [moment(float(at), FINE) for at in range(10)]
     seconds += [moment(float(at), FINE, out) for at in range(10, 20)]
     assert played(*seconds) == ["11: failing since 10"]
+
+
+def test_what_follows_from_a_state_ends_with_it() -> None:
+    out = backend("b", state="ejected", reason="hung", can_serve=False)
+    seconds = [moment(float(at), FINE, *[out] * (at < 20)) for at in range(30)]
+    assert played(*seconds) == ["1: failing since 0", "21: fine since 20"]
+
+
+def test_a_cause_that_is_seen_no_more_is_told_as_past() -> None:
+    """Nobody reads "4 requests wait" when none does."""
+    verdict = Verdict(0.0)
+    said = []
+    for at in range(20):
+        waits = queue(WaitReason.KV_CACHE) if at < 15 else {}
+        look(verdict, moment(float(at), FULL if waits else FINE, **waits))
+        sentence, _ = words(verdict.finding, at - verdict.seen_s)
+        said.append(sentence.partition(":")[0])
+    assert said[14] == "Memory-bound"
+    assert said[-1].startswith("Until ")
+
+
+def test_a_missed_service_level_is_told_with_and_without_a_cause() -> None:
+    missed = (Missed("ttft_p95", "95% of first tokens took up to 3 s"),)
+    verdict = Verdict(0.0)
+    for at in range(20):
+        look(verdict, moment(float(at), FINE, missed=missed))
+    assert words(verdict.finding)[0] == (
+        "Nothing slows the pool down now, but a service level is missed."
+        " ttft_p95: 95% of first tokens took up to 3 s."
+    )
+    for at in range(20, 40):
+        look(verdict, moment(float(at), FULL, missed=missed, **queue(WaitReason.KV_CACHE)))
+    sentence, _ = words(verdict.finding)
+    assert sentence.startswith("Memory-bound")
+    assert sentence.endswith("Missed service levels: ttft_p95.")
+
+
+def test_a_start_hides_no_full_caches() -> None:
+    fresh = backend("b", state="starting", can_serve=False, starting_s=9.0)
+    full = found(FULL, fresh, **queue(WaitReason.KV_CACHE, waiting=28))
+    assert full.kind is Kind.MEMORY
+    assert found(FINE, fresh, **queue(WaitReason.SEQUENCES)).kind is Kind.STARTING
 
 
 def test_one_cause_follows_another() -> None:

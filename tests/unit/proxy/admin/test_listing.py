@@ -1,7 +1,9 @@
 """A backend as `/api/v1/backends` describes it."""
 
+from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.charges import leave_alone
+from penstock.balancing.lease import Lease
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.telemetry.lately import Lately
 
@@ -23,6 +25,17 @@ def test_a_refusal_for_load_is_the_last_error_until_a_later_one() -> None:
     lately.failed("idle", 16.0)
     assert last_failure(backend, lately, 18.0) == {"reason": "idle", "age_s": 2.0}
     assert lately.failures == 2
+
+
+def test_a_first_token_that_is_awaited_counts_for_the_time_to_it() -> None:
+    """Of an engine that hangs none comes."""
+    backend, lately = Backend("b0", "http://b0"), Lately()
+    lately.first_token(0.14, 0.0)
+    Lease(backend, Ask("/v1/chat/completions", prompt_tokens=9, stream=True), 1.0)
+    for now_s, least_s in ((1.1, 0.14), (24.0, 23.0)):
+        told = describe(backend, {}, now_s, lately=lately)["lately"]
+        assert isinstance(told, dict)
+        assert least_s <= told["ttft_p95_s"] <= 1.3 * least_s
 
 
 def test_a_speed_that_nobody_measured_is_null() -> None:

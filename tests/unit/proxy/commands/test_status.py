@@ -30,7 +30,7 @@ async def test_an_ejected_backend_that_answers_again_tells_what_it_waits_for() -
     assert told(scene) == []  # its probes fail: the reason says why
     scene.ask.live_is = Outcome()
     scene.ask.deep_is = HUNG
-    begins = "b0 answers its probes again. Before it returns: "
+    begins = "b0 passes its probes. Before it returns: "
     said = []
     for step_s in (0.0, 4.0, 30.0):
         assert await scene.turn(step_s=step_s) is State.EJECTED

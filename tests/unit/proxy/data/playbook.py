@@ -249,7 +249,7 @@ class Play:
     `down`: by the name of a backend, the error number with which its dials fail.
     """
 
-    def __init__(self, backends: int = 2, **settings: Any) -> None:
+    def __init__(self, backends: int = 2, policy: str = "round_robin", **settings: Any) -> None:
         self.loop = Loop(self)
         self.lines: list[str] = []
         self.down: dict[str, int | None] = {}  # None: no answer
@@ -261,7 +261,7 @@ class Play:
             {"name": name, "url": f"http://10.0.0.{number}:1"}
             for number, name in enumerate(names, 1)
         ]
-        pool = {"name": "p", "policy": "round_robin", "backends": listed}
+        pool = {"name": "p", "policy": policy, "backends": listed}
         asked = Settings.model_validate({"pools": [pool], "log": {"access": False}} | settings)
         now = self.loop.time
         reachable = Names(has_way=lambda _: True)

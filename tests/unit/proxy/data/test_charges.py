@@ -165,6 +165,56 @@ def test_a_count_that_came_early_is_not_the_last_word(play: Play) -> None:
     assert answered(play) == 101
 
 
+def at(play: Play) -> str:
+    """The backend that works on the last request."""
+    return next(each.name for each in play.backends if each.requests_in_flight)
+
+
+def test_only_a_count_makes_a_prompt_cheaper_that_may_be_cached() -> None:
+    """What a template or `truncate_prompt_tokens` makes of a text, its blocks do not show."""
+    play = playing(backends=2, policy="token_cost")
+    asks = chat(head=KEY, content="word " * 4_000)
+    for _ in range(6):
+        play.client.sends(asks)
+        play[at(play)].sends(
+            STREAM,
+            said("a"),
+            chunk(b'data: {"choices":[],%b}\n\n' % usage(1, prompt=4_010)),
+            DONE,
+            END,
+        )
+    before = charged(play)
+    play.client.sends(asks)
+    play[at(play)].sends(STREAM, said("a"))
+    play.client.closes()
+    assert charged(play) - before > 4_000
+    play.close()
+
+
+def test_who_reads_nothing_of_a_stream_pays_for_what_its_engine_had_time_for(play: Play) -> None:
+    play.client.sends(chat('"n":8', head=KEY))
+    play["b1"].sends(STREAM, said("a"))
+    play.client.fills()
+    play["b1"].sends(said("b"))
+    play.passes(10.0)
+    play.client.closes()
+    assert answered(play) > 8 * 300
+
+
+def test_streams_that_are_left_make_no_engine_look_slow(play: Play) -> None:
+    """It sends four tokens an event."""
+    for _ in range(40):
+        play.client.sends(chat(head=KEY))
+        play["b1"].sends(STREAM, said("four" * 4))
+        for _ in range(20):
+            play.passes(0.04)
+            play["b1"].sends(said("four" * 4))
+        play.client.closes()
+        play.client = play.connects()
+    itl_s = play.backends[0].decode_speed.itl_s(0)
+    assert itl_s == pytest.approx(0.010, rel=0.1)
+
+
 def test_log_probabilities_are_no_text(play: Play) -> None:
     play.client.sends(chat('"logprobs":true', '"top_logprobs":20', head=KEY))
     play["b1"].sends(STREAM)
@@ -413,6 +463,16 @@ def test_another_tenant_settles_nothing(play: Play) -> None:
     play.client = play.connects()
     reads(play)
     assert answered(play) == 700
+
+
+def test_a_stream_in_the_background_that_is_cancelled_costs_no_more(play: Play) -> None:
+    posts(play, "/v1/responses", b'{"input":"x","background":true,"stream":true}')
+    play["b1"].sends(STREAM, chunk(PREAMBLE), chunk(DELTAS["/v1/responses"] % b"a"))
+    play.client.closes()
+    play.client = play.connects()
+    play.passes(2.0)
+    reads(play, more=b"")
+    assert 30 < answered(play) < 500
 
 
 def test_a_stream_in_the_background_that_is_left_is_settled_too(play: Play) -> None:

@@ -55,6 +55,17 @@ def test_a_whole_stream(play: Play) -> None:
     ]
 
 
+def test_who_leaves_at_the_end_of_its_stream_has_all_of_it(play: Play) -> None:
+    """Some clients close at `[DONE]`, and read no end of the framing (OpenAI's, synchronous)."""
+    begun(play)
+    play["b1"].sends(token("b"), DONE)
+    play.client.closes()
+    said = ["client got b [DONE]", "client dropped", "b1 dropped", "counted 200 b1"]
+    assert play.happened() == said
+    assert play.plane.recent.failed() == []
+    assert play.metrics.client_aborts["decode",] == 0
+
+
 def test_a_whole_plain_answer(play: Play) -> None:
     asked(play, stream=False)
     play["b1"].sends(text("a")[:-3])
