@@ -1,4 +1,4 @@
-"""The settings that need a restart: the ports on which the proxy listens, and its folder."""
+"""The settings that need a restart: ports, the folder of what survives, the form of the log."""
 
 from dataclasses import replace
 from typing import Final
@@ -13,6 +13,7 @@ FIXED: Final = (
     ("admin", "host"),
     ("admin", "port"),
     ("state", "dir"),
+    ("log", "messages"),
 )
 
 

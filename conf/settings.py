@@ -262,6 +262,10 @@ class LogSettings(Section):
         default="json",
         description="What that line is: JSON for programs, or aligned text for people.",
     )
+    messages: Literal["json", "text"] = Field(
+        default="text",
+        description="What all other lines are, on stderr. Changing it needs a restart.",
+    )
 
 
 class StateSettings(Section):

@@ -229,6 +229,8 @@ class App:
         if self._handover is None or not self._handover.leave.is_set():
             notify("STOPPING=1", "STATUS=draining")
         elif self._runner is not None:  # who asks at the admin port is to ask the next process
+            told = self._handover.tell(lambda: self.plane.running.total)
+            self._tasks.append(self.plane.loop.create_task(told))
             await self._runner.cleanup()
         await drain(self.plane, self._port, self.plane.settings.drain, self._hurry)
         await self.close()
@@ -323,7 +325,7 @@ class App:
             self._retirement,
             visitors,
             self._verdicts,
-            self._handover.restart if self._handover is not None else None,
+            self._handover,
         )
         self._runner = runner = administration.runner()
         await runner.setup()

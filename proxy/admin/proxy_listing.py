@@ -1,5 +1,6 @@
 """The proxy itself, as JSON: since when it runs, what it does now, and what it refuses."""
 
+from collections.abc import Mapping
 from time import time
 from typing import Final
 
@@ -23,8 +24,10 @@ def state_of(plane: DataPlane, monitor: Monitor) -> str:
     return "ready" if monitor.started.is_set() else "starting"
 
 
-def proxy_listing(plane: DataPlane, reload: Reload, state: str) -> dict[str, object]:
-    """`state`: as `/readyz` tells it."""
+def proxy_listing(
+    plane: DataPlane, reload: Reload, state: str, former: Mapping[int, int]
+) -> dict[str, object]:
+    """`state`: as `/readyz` tells it. `former`: requests of processes from before a restart."""
     now_s, now_unix_s = plane.now(), time()
     up_s = now_s - plane.began_s
     refused = plane.metrics.shed_growth.since(plane.metrics.shed_by_reason())
@@ -43,6 +46,7 @@ def proxy_listing(plane: DataPlane, reload: Reload, state: str) -> dict[str, obj
         "needs_restart": reload.needs_restart,
         "waiting": {name: count for name, count, _ in plane.queued()},
         "slo_alarms": plane.slos.alarms(),
+        "former": [{"pid": pid, "requests": count} for pid, count in former.items()],
     }
 
 

@@ -3,9 +3,8 @@ them. Never the data port. `guard` knows who may ask."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from itertools import chain
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -53,6 +52,16 @@ _UNHEARD: Final = logging.getLogger("penstock.unheard")
 _UNHEARD.disabled = True
 
 
+class Handover(Protocol):
+    """What a supervised process can do, and knows of former ones (`process/handover.py`)."""
+
+    former: dict[int, int]
+
+    async def restart(self) -> str:
+        """Have the next process take over. Returns why it does not, or nothing."""
+        ...
+
+
 class Admin:
     """The admin application over a data plane and its monitor."""
 
@@ -64,14 +73,14 @@ class Admin:
         retirement: Retirement,
         visitors: Visitors,
         verdicts: Verdicts,
-        restart: Callable[[], Awaitable[str]] | None = None,
+        handover: Handover | None = None,
     ) -> None:
-        """`restart`: has the next process take over, or returns why not. None: it cannot be."""
+        """`handover`: to the next process. None: there is no supervisor."""
         self._plane = plane
         self._verdicts = verdicts
         self._monitor = monitor
         self._reload = reload
-        self._restarts = restart
+        self._handover = handover
         self._retirement = retirement
         self._visitors = visitors
         self._guard = Guard(plane)
@@ -172,7 +181,8 @@ class Admin:
 
     def _proxy_told(self) -> dict[str, object]:
         state = state_of(self._plane, self._monitor)
-        return proxy_listing(self._plane, self._reload, state)
+        former = self._handover.former if self._handover is not None else {}
+        return proxy_listing(self._plane, self._reload, state, former)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         named = self._guard.sees_names(request)
@@ -233,7 +243,9 @@ class Admin:
             return error_answer(400, "invalid_query", str(error))
         first = next(told, None)
         if first is None:
-            message = "No request with this id is kept: it is long over, or never came here."
+            message = (
+                "No request with this id is kept here: it is long over, or of another process."
+            )
             return error_answer(404, "unknown_request", message)
         return await large_answer(
             request, await json_list(chain((first,), told)), "application/json"
@@ -258,10 +270,10 @@ class Admin:
 
     async def _restart(self, request: web.Request) -> web.Response:
         logger.info("a restart was asked for %s", _by(request[ASKER]))
-        if self._restarts is None:
+        if self._handover is None:
             message = "Only a supervised process can be restarted: penstock serve --supervised."
             return error_answer(409, "not_supervised", message)
-        why_not = await self._restarts()
+        why_not = await self._handover.restart()
         if why_not:
             return error_answer(409, "restart_failed", f"Not restarted: {why_not}.")
         return json_answer({"restarted": True})

@@ -317,7 +317,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     source = Source(config, os.environ, given)
     loaded = source.load()
-    with log_to_stderr(loaded.settings.log.level):
+    log = loaded.settings.log
+    with log_to_stderr(log.level, log.messages, pid=CHANNEL in os.environ):
         run_loop(_serve_until_signal(source, loaded))
     return 0
 

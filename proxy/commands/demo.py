@@ -27,7 +27,10 @@ ADMIN_PORT: Final = 9321
 SLO: Final = {"ttft_s": {"p95": 1.0}, "error_rate": 0.01}
 # Where clients have keys.
 KEYS: Final = ("sk-demo-chat-0123456789abcdef", "sk-demo-batch-0123456789abcdef")
-TENANTS: Final = [{"name": "chat", "keys": [{"key": KEYS[0]}]}, {"name": "batch", "keys": [{"key": KEYS[1]}]}]
+TENANTS: Final = [
+    {"name": name, "keys": [{"key": key}]}
+    for name, key in zip(("chat", "batch"), KEYS, strict=True)
+]
 # Enough for a trial, and below any limit on descriptors.
 CONNECTIONS: Final = 100
 

@@ -25,6 +25,10 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
         lines.append("This proxy is starting: it has not probed every backend yet.")
     if proxy["state"] == "memory":
         lines.append("This proxy refuses every request: it lacks memory, see its log.")
+    lines += [
+        f"Process {each['pid']}, from before the restart, still has {each['requests']:,} requests."
+        for each in proxy.get("former", ())
+    ]
     if waiting := proxy.get("needs_restart"):
         lines.append(f"Changed settings that wait for a restart: {', '.join(waiting)}")
     queued = {name: count for name, count in proxy.get("waiting", {}).items() if count}

@@ -7,14 +7,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.proxy.process.supervisor import (
     CHANNEL,
     DATA,
     FAILED,
+    FORMER,
     GO,
+    HOLDS,
     LEAVE,
     LEFT,
     LISTENING,
@@ -27,14 +29,19 @@ logger = logging.getLogger(__name__)
 
 # A new process loads its configuration, and asks each backend once.
 RESTART_S: Final = 60.0
+TELL_S: Final = 1.0
 
 
 class Handover:
-    """The channel to the supervisor. `leave` is set when the next process is to take over."""
+    """The channel to the supervisor. `leave` is set when the next process is to take over.
+
+    `former`: how many requests each former process still has, by its number.
+    """
 
     def __init__(self, channel: socket.socket, inherited: socket.socket | None) -> None:
         self.inherited = inherited
         self.leave = asyncio.Event()
+        self.former: dict[int, int] = {}
         self._channel = channel
         self._may_go = asyncio.Event()
         self._alone = False  # the supervisor has ended
@@ -59,6 +66,12 @@ class Handover:
         self._say(LEFT)
         if self._restart is not None and not self._restart.done():
             self._restart.set_result("")
+
+    async def tell(self, requests: Callable[[], int]) -> None:
+        """Tell the next process each second how many requests this one still has."""
+        while not self._alone:
+            self._say(b"%b %d" % (HOLDS, requests()))
+            await asyncio.sleep(TELL_S)
 
     async def restart(self) -> str:
         """Have the next process take over. Returns when it does, or why it does not."""
@@ -90,6 +103,11 @@ class Handover:
             self.leave.set()
         elif word.startswith(FAILED):
             self._failed(word[len(FAILED) :].decode().strip())
+        elif word.startswith(FORMER):
+            process, requests = map(int, word.split()[1:])
+            self.former[process] = requests
+            if not requests:
+                del self.former[process]
         elif not word:
             asyncio.get_running_loop().remove_reader(self._channel)
             self._alone = True

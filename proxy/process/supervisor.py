@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from time import monotonic
+from time import gmtime, monotonic
 from typing import Final
 
 from penstock.proxy.process.inherited import inherited
@@ -27,15 +27,19 @@ logger = logging.getLogger("penstock.supervisor")
 # Environment variables of a process: the descriptors of its channel and of the listening socket.
 CHANNEL: Final = "SUPERVISED_CHANNEL_FD"
 DATA: Final = "SUPERVISED_DATA_FD"
-# From a process: it could serve; it has handed over; it accepts (with the socket); a restart.
+# From a process: it could serve; it has handed over; it accepts (with the socket); a restart; how
+# many requests it still has.
 PREPARED: Final = b"prepared"
 LEFT: Final = b"left"
 LISTENING: Final = b"listening"
 RESTART: Final = b"restart"
-# To a process: it may accept; it is to hand over; its follower ended (and with which status).
+HOLDS: Final = b"holds"
+# To a process: it may accept; it is to hand over; its follower ended (and with which status); how
+# many requests a former process (its number) still has.
 GO: Final = b"go"
 LEAVE: Final = b"leave"
 FAILED: Final = b"failed"
+FORMER: Final = b"former"
 WORD_BYTES_MAX: Final = 64
 
 # The present process closes its ports and writes its state within milliseconds.
@@ -140,6 +144,9 @@ class Supervisor:
             self._present.process.send_signal(signal.SIGHUP)
         elif number in (signal.SIGTERM, signal.SIGINT):
             self._stopping, self._start_at_s = True, None
+            if self._listening is not None:  # or clients would wait in it for nobody
+                self._listening.close()
+                self._listening = None
             for worker in self._workers():
                 worker.process.send_signal(signal.SIGTERM)
 
@@ -158,9 +165,15 @@ class Supervisor:
                 self._take(worker, descriptors)
             elif word == RESTART and worker is self._present:
                 self._restart()
+            elif word.startswith(HOLDS) and worker in self._former:
+                self._tell_of(worker, word.removeprefix(HOLDS).strip())
             else:
                 for each in descriptors:
                     os.close(each)
+
+    def _tell_of(self, former: Worker, requests: bytes) -> None:
+        if self._present is not None:
+            self._present.say(b"%b %d %b" % (FORMER, former.process.pid, requests))
 
     def _retire(self) -> None:
         """The present process has handed over, or is too late: the next one may go."""
@@ -193,6 +206,7 @@ class Supervisor:
     def _ended(self, worker: Worker, status: int) -> None:
         if worker in self._former:
             self._former.remove(worker)
+            self._tell_of(worker, b"0")
             logger.info("former process %d has ended", worker.process.pid)
             return
         if worker is self._next:
@@ -232,7 +246,9 @@ class Supervisor:
 
 def main() -> int:
     """Supervise `penstock` with these arguments, as it is installed whenever a process starts."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.Formatter.converter = gmtime
+    form = "%(asctime)s.%(msecs)03dZ %(levelname)s supervisor %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S")
     return Supervisor([sys.executable, "-P", "-m", "penstock.proxy", *sys.argv[1:]]).run()
 
 

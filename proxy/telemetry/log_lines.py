@@ -15,16 +15,19 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final
+
+import orjson
 
 from penstock.proxy.telemetry.log_writer import CLOSE_S, LogWriter
 from penstock.proxy.telemetry.printable import printable
 
 logger = logging.getLogger(__name__)
 
-# Seconds since 1970, as in the access log: no time zone to guess.
-FORMAT: Final = "%(created).3f %(levelname)s %(name)s %(message)s"
+# UTC, as `at` in the access log: no time zone to guess.
+FORMAT: Final = "%(at)s %(levelname)s %(name)s %(message)s"
 # At most this many exceptions of one chain are logged.
 CAUSES_MAX: Final = 4
 # Records that wait for the reader of stderr, and the most that is written of one: 16 MiB together.
@@ -36,11 +39,17 @@ _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one printable line. The frames of an exception follow below it."""
+    """Formats a record as one printable line. The frames of an exception follow below it.
+
+    `pid`: the process is told, too. Two of one supervisor write to one stderr.
+    """
+
+    def __init__(self, *, pid: bool = False) -> None:
+        super().__init__()
+        self._form = FORMAT.replace("%(name)s", "%(process)d %(name)s") if pid else FORMAT
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        name = record.name.removeprefix("penstock.")  # every line would begin with it
-        return printable(FORMAT % {**vars(record), "name": name})
+        return printable(self._form % {**vars(record), **_told(record)})
 
     def formatException(self, ei: _Raised) -> str:  # noqa: N802 - logging's name
         lines: list[str] = []
@@ -54,12 +63,29 @@ class LineFormatter(logging.Formatter):
         return "\nwhile this was handled:\n".join(lines)
 
 
+class JsonFormatter(LineFormatter):
+    """Formats a record, with the frames of an exception, as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {**_told(record), "level": record.levelname, "pid": record.process}
+        told["message"] = printable(record.getMessage())
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(told).decode()
+
+
+def _told(record: logging.LogRecord) -> dict[str, object]:
+    """When and where it was logged. Every name would begin with `penstock.`"""
+    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return {"at": at.replace("+00:00", "Z"), "name": record.name.removeprefix("penstock.")}
+
+
 class Log(logging.Handler):
     """Has records written to a file descriptor. Those that find no place are counted and told."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, formatter: logging.Formatter | None = None) -> None:
         super().__init__()
-        self.setFormatter(LineFormatter())
+        self.setFormatter(formatter or LineFormatter())
         self._writer = LogWriter(fd, WAITING_MAX, "log")
         self.dropped = 0
         self._untold = 0
@@ -91,10 +117,14 @@ class Log(logging.Handler):
 
 
 @contextmanager
-def log_to_stderr(level: str) -> Iterator[None]:
-    """Log to stderr, warnings and exceptions of threads too. stdout is for the access log."""
+def log_to_stderr(level: str, form: str = "text", *, pid: bool = False) -> Iterator[None]:
+    """Log to stderr, warnings and exceptions of threads too. stdout is for the access log.
+
+    `form`: `text` or `json`. `pid`: a line of text has the process, as JSON always has.
+    """
     # Python has none where it was closed before (`2>&-`): its number may be a connection's by now.
-    log = Log(sys.stderr.fileno() if sys.stderr else os.open(os.devnull, os.O_WRONLY))
+    fd = sys.stderr.fileno() if sys.stderr else os.open(os.devnull, os.O_WRONLY)
+    log = Log(fd, JsonFormatter() if form == "json" else LineFormatter(pid=pid))
     logging.basicConfig(level=level.upper(), handlers=[log])
     logging.captureWarnings(capture=True)
     threading.excepthook = _thread_failed

@@ -18,7 +18,7 @@ from tests.e2e.forked import ROOT as ROOT
 from tests.e2e.forked import Forked
 
 REST_WITHIN_S = 3.0
-_LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
+_LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
 
 COUNTS = ("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens", "streams")
 

@@ -1,6 +1,7 @@
 """`penstock serve --supervised`: one process takes over from another, and no client notices."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from tests.e2e.process import ROOT, Simulate
 from tests.e2e.traffic import Traffic
 
 RESTARTS: Final = int(os.environ.get("TEST_RESTARTS", "2"))
-LISTENING: Final = re.compile(rb"listening on [^ ]*:(\d+), admin on [^ ]*:(\d+)")
+LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
 SERVES: Final = re.compile(rb"process (\d+) serves")
 
 
@@ -89,6 +90,20 @@ class Supervised:
         assert command.returncode is not None
         return command.returncode, said.decode()
 
+    async def told(self, text: str) -> None:
+        """Wait until `penstock status` says this."""
+        async with asyncio.timeout(20):
+            while True:
+                command = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "proxy", "status"),
+                    *("--admin", f"http://127.0.0.1:{self.admin_port}"),
+                    cwd=ROOT,
+                    stdout=asyncio.subprocess.PIPE,
+                )
+                said, _ = await command.communicate()
+                if text in said.decode():
+                    return
+
     async def stop(self) -> None:
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
@@ -139,6 +154,20 @@ async def test_restarts_under_load_lose_nothing_and_keep_streams(supervised: Sup
     assert supervised.process.returncode == 0
 
 
+async def test_the_next_process_tells_what_the_former_one_still_has(supervised: Supervised) -> None:
+    body: Any = {"prompt": "Of gates", "max_tokens": 1_000, "stream": True}
+    former = supervised.worker
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{supervised.url}/v1/completions", json=body) as stream,
+    ):
+        await stream.content.readline()
+        assert (await supervised.restart())[0] == 0
+        await supervised.told(f"Process {former}, from before the restart, still has 1 requests.")
+    await supervised.until(re.compile(rb"former process %d has ended" % former))
+    await supervised.told("Proxy ready")
+
+
 async def test_what_cannot_start_leaves_the_present_process_serving(supervised: Supervised) -> None:
     before = supervised.worker
     whole = supervised.config.read_bytes()
@@ -164,6 +193,22 @@ async def test_a_process_that_is_killed_is_replaced_while_clients_wait(
             async with session.get(f"{supervised.url}/v1/models") as answer:
                 assert answer.status == 200
     await supervised.until(SERVES, 2)
+
+
+async def test_after_sigterm_no_client_waits_for_nobody(supervised: Supervised) -> None:
+    body: Any = {"prompt": "Of gates", "max_tokens": 500, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{supervised.url}/v1/completions", json=body) as stream,
+    ):
+        await stream.content.readline()
+        supervised.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(aiohttp.ClientConnectorError):
+            while True:  # in its grace it still serves
+                async with session.get(f"{supervised.url}/v1/models") as answer:
+                    assert answer.status == 200
+        assert not stream.content.at_eof()
+        assert (await stream.content.read()).endswith(b"data: [DONE]\n\n")
 
 
 async def test_without_its_supervisor_a_process_goes_on(supervised: Supervised) -> None:

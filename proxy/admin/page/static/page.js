@@ -30,7 +30,9 @@ function render() {
 function showProxy({ proxy, version }) {
   const overload = proxy.overload ? `, refuses for ${proxy.overload}` : "";
   const failed = proxy.reload_failed.length ? ", last reload failed" : "";
-  put(byId("proxy"), `${proxy.state}${overload}${failed} · up ${age(proxy.up_s)} · ${count(proxy.open_requests)} open · lag ${proxy.lag_ms.toFixed(0)} ms · ${version}`);
+  const held = proxy.former.reduce((all, each) => all + each.requests, 0);
+  const former = held ? ` · ${count(held)} in the former process` : "";
+  put(byId("proxy"), `${proxy.state}${overload}${failed} · up ${age(proxy.up_s)} · ${count(proxy.open_requests)} open${former} · lag ${proxy.lag_ms.toFixed(0)} ms · ${version}`);
   document.body.dataset.proxy = proxy.state;
 }
 

@@ -7,10 +7,12 @@ import os
 import ssl
 from collections.abc import Iterator
 
+import orjson
 import pytest
 
 from penstock.proxy.telemetry.log_lines import (
     WAITING_MAX,
+    JsonFormatter,
     LineFormatter,
     Log,
     lines_dropped,
@@ -44,6 +46,32 @@ def test_a_line_stays_one_printable_line(text: str) -> None:
     assert line.isprintable()
     assert len(line.splitlines()) == 1
     line.encode()
+
+
+def test_a_record_may_be_one_json_object() -> None:
+    record = logging.LogRecord(
+        "penstock.proxy.app", logging.WARNING, "x.py", 1, "a=%s", ("b",), None
+    )
+    record.created = 1_795_405_855.579
+    told = orjson.loads(JsonFormatter().format(record))
+    assert told.pop("pid") == os.getpid()
+    assert told == {
+        "at": "2026-11-23T03:50:55.579Z",
+        "name": "proxy.app",
+        "level": "WARNING",
+        "message": "a=b",
+    }
+    error = raised()
+    record.exc_info = (type(error), error, error.__traceback__)
+    text = JsonFormatter().format(record)
+    assert len(text.splitlines()) == 1
+    assert SECRET not in text
+    assert "ValueError" in orjson.loads(text)["exception"]
+    assert (
+        LineFormatter(pid=True)
+        .format(record)
+        .startswith(f"2026-11-23T03:50:55.579Z WARNING {os.getpid()} proxy.app a=b")
+    )
 
 
 def test_a_long_line_is_cut() -> None:
