@@ -107,6 +107,7 @@ class App:
         self._keeping: asyncio.Task[None] | None = None
         self._access_log: AccessLog | None = None
         self._handover = handover()
+        self._told_to_stop = False  # by a signal; a process that has handed over drains already
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -369,8 +370,9 @@ class App:
         reload.add_done_callback(self._reloads.discard)
 
     def _signalled(self) -> None:
-        if self._stop.is_set():
+        if self._told_to_stop:
             self._hurry.set()
+        self._told_to_stop = True
         self._stop.set()
 
     def _slept(self, time_s: float) -> None:

@@ -134,7 +134,7 @@ async def supervised(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Superv
 
 
 async def test_restarts_under_load_lose_nothing_and_keep_streams(supervised: Supervised) -> None:
-    body: Any = {"prompt": "Of gates", "max_tokens": 400, "stream": True}
+    body: Any = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
     async with aiohttp.ClientSession() as session, Traffic(supervised.url) as traffic:
         async with session.post(f"{supervised.url}/v1/completions", json=body) as stream:
             first = await stream.content.readline()
@@ -155,7 +155,7 @@ async def test_restarts_under_load_lose_nothing_and_keep_streams(supervised: Sup
 
 
 async def test_the_next_process_tells_what_the_former_one_still_has(supervised: Supervised) -> None:
-    body: Any = {"prompt": "Of gates", "max_tokens": 1_000, "stream": True}
+    body: Any = {"prompt": "Of gates", "max_tokens": 50_000, "stream": True}
     former = supervised.worker
     async with (
         aiohttp.ClientSession() as session,
@@ -196,7 +196,7 @@ async def test_a_process_that_is_killed_is_replaced_while_clients_wait(
 
 
 async def test_after_sigterm_no_client_waits_for_nobody(supervised: Supervised) -> None:
-    body: Any = {"prompt": "Of gates", "max_tokens": 500, "stream": True}
+    body: Any = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{supervised.url}/v1/completions", json=body) as stream,
