@@ -18,6 +18,7 @@ NAME: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"
 HOST: Final = r"^([a-zA-Z0-9._-]+|[0-9a-fA-F.]*:[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[a-zA-Z0-9._-]+)?)$"
 WORD: Final = r"^[^\s\x00-\x1f\x7f-\x9f]{1,256}$"
 HEADER: Final = r"^[!#$%&'*+.^_`|~0-9a-zA-Z-]{1,128}$"
+RUNBOOK_URL: Final = r"^https?://[\x21-\x7e]{1,400}$"
 ORIGIN: Final = r"^(\*|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+(:\*)?)$"
 # Visible ASCII is ! to ~. The class leaves out # and ?.
 PROXIED_PATH: Final = r"^(GET|POST) /[!-\"$->@-~]{0,1023}$"
@@ -56,6 +57,7 @@ SHAPES: Final = {
     " without scheme, brackets or port",
     WORD: "must be 1 to 256 characters without spaces or control characters",
     HEADER: "must be the name of an HTTP header, such as x-session-id",
+    RUNBOOK_URL: "must be a URL such as https://docs.example.com/penstock/runbook.html",
     ORIGIN: "must be * or an origin such as https://chat.example.com or http://localhost:* (any"
     " port), without a path",
     PROXIED_PATH: "must be a method (GET or POST), one space and an exact path such as"
@@ -232,6 +234,7 @@ def _hidden(shape: str) -> WithJsonSchema:
     )
 
 
+RunbookUrl = Annotated[str, Field(pattern=RUNBOOK_URL)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 PathPrefix = Annotated[str, Field(pattern=PREFIX), AfterValidator(_prefix)]
 MetricsUrl = Annotated[str, AfterValidator(_metrics_url)]

@@ -23,6 +23,7 @@ from penstock.conf.kinds import (
     OptionalWaitS,
     Port,
     ProxiedPaths,
+    RunbookUrl,
     Secret,
     is_loopback,
 )
@@ -75,6 +76,12 @@ class AdminSettings(Section):
         default=None,
         description="Who has this token may read all that the admin token shows, and changes"
         " nothing. Prefer `view_token_file` or `${VAR}`.",
+    )
+
+    runbook_url: RunbookUrl | None = Field(
+        default=None,
+        description="Where your copy of docs/runbook.md is: the page links to its sections, and"
+        " `penstock alerts` names them. null: no links.",
     )
 
     @field_validator("token")

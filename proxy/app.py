@@ -328,6 +328,7 @@ class App:
             self._verdicts,
             self._handover,
         )
+        self._tasks.append(loop.create_task(administration.watch()))
         self._runner = runner = administration.runner()
         await runner.setup()
         self._door = Door(loop, visitors)

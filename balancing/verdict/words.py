@@ -43,6 +43,13 @@ def words(finding: Finding, unseen_s: float = 0.0) -> Words:
     return sentence, remedies
 
 
+def section(finding: Finding) -> str:
+    """The section of the runbook (docs/runbook.md) for a finding. Empty if nothing is wrong."""
+    if finding.role in ("waits", *_TAKES):
+        return "one-tenant-floods"
+    return _SECTIONS.get((finding.kind, finding.detail)) or _SECTIONS.get((finding.kind, ""), "")
+
+
 def _with_tenant(finding: Finding, sentence: str, remedies: tuple[str, ...]) -> Words:
     if not finding.tenant:
         return sentence, remedies
@@ -321,6 +328,27 @@ def _failing(finding: Finding) -> Words:
     )
 
 
+_SECTIONS: Final = {
+    (Kind.COMPUTE, ""): "requests-wait",
+    (Kind.COMPUTE, "slow_decode"): "one-slow-gpu",
+    (Kind.MEMORY, ""): "kv-cache-full",
+    (Kind.SCHEDULER, ""): "requests-wait",
+    (Kind.WAITING, ""): "requests-wait",
+    (Kind.DEMAND, ""): "overload-429",
+    (Kind.UNEVEN, ""): "one-slow-gpu",
+    (Kind.UNEVEN, "hot"): "requests-wait",
+    (Kind.CLIENT, ""): "streams-that-break",
+    (Kind.STARTING, ""): "everything-down",
+    (Kind.FAILING, ""): "everything-down",
+    (Kind.FAILING, "hung"): "hung-engine",
+    (Kind.FAILING, "timeout"): "hung-engine",
+    (Kind.FAILING, "worse"): "a-new-backend-that-is-worse",
+    (Kind.FAILING, "stalled"): "hung-engine",
+    (Kind.FAILING, "requests"): "streams-that-break",
+    (Kind.FAILING, "backend"): "streams-that-break",
+    (Kind.FAILING, "everywhere"): "streams-that-break",
+    (Kind.MISSED, ""): "alerts",
+}
 _SAID: Final[dict[tuple[Kind, str], Callable[[Finding], Words]]] = {
     (Kind.FINE, ""): _fine,
     (Kind.MISSED, ""): _missed,

@@ -31,6 +31,7 @@ _COLORS: Final = {
     Kind.CLIENT: "light-purple",
     Kind.STARTING: "blue",
     Kind.FAILING: "red",
+    Kind.MISSED: "semi-dark-yellow",
 }
 VERDICTS: Final = tuple(
     Word(kind.value, _COLORS[kind], "penstock_bottleneck", f'kind="{kind.value}"') for kind in Kind

@@ -20,6 +20,7 @@ _PATHS: Final = (
     ("GET", "/api/v1/events", "what the page shows, once a second (server-sent events)"),
     ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
     ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload, what it refuses"),
+    ("GET", "/api/v1/history", "the last 24 hours of the charts, and the verdicts that are over"),
     ("GET", "/api/v1/verdict", "what makes each pool slow now, and what to do about it"),
     ("GET", "/api/v1/queue", "what waits for a backend: by class, and what is next"),
     ("GET", "/api/v1/requests", "recent requests, and where their time went"),

@@ -6,6 +6,7 @@ import logging
 from itertools import chain
 from typing import Final, Protocol
 
+import orjson
 from aiohttp import web
 
 from penstock.balancing.backend import AdminState, Backend
@@ -24,6 +25,8 @@ from penstock.proxy.admin.large_answer import large_answer
 from penstock.proxy.admin.list_turns import Crowded, ListTurns
 from penstock.proxy.admin.page.entrance import Entrance
 from penstock.proxy.admin.page.events import Events
+from penstock.proxy.admin.page.history import History
+from penstock.proxy.admin.page.rates import Rates
 from penstock.proxy.admin.page.shell import Shell, guard_answers
 from penstock.proxy.admin.page.snapshot import Snapshot
 from penstock.proxy.admin.proxy_listing import proxy_listing, state_of
@@ -85,8 +88,9 @@ class Admin:
         self._visitors = visitors
         self._guard = Guard(plane)
         self._fleet = FleetListing(plane, monitor, retirement, verdicts)
+        self._history = History(Rates(plane))
         self._events = Events(
-            Snapshot(plane, self._fleet, verdicts, self._proxy_told),
+            Snapshot(plane, self._fleet, verdicts, self._proxy_told, self._history),
             self._guard.still,
             lambda request: visitors.stay(request.protocol),
         )
@@ -132,6 +136,7 @@ class Admin:
                 web.get("/api/v1/events", self._events.answer, allow_head=False),
                 web.get("/api/v1/backends", self._backends),
                 web.get("/api/v1/proxy", self._proxy),
+                web.get("/api/v1/history", self._past),
                 web.get("/api/v1/verdict", self._verdict),
                 web.get("/api/v1/queue", self._queue),
                 web.get("/api/v1/slo", self._slo),
@@ -223,6 +228,14 @@ class Admin:
 
     async def _verdict(self, request: web.Request) -> web.Response:
         return json_answer(self._verdicts.listing())
+
+    async def watch(self) -> None:
+        """Remember what the page shows, until it is cancelled."""
+        await self._history.watch()
+
+    async def _past(self, request: web.Request) -> web.StreamResponse:
+        told = self._history.told() | {"verdicts": list(self._verdicts.past)}
+        return await large_answer(request, orjson.dumps(told), "application/json")
 
     async def _queue(self, request: web.Request) -> web.Response:
         return json_answer(await queue_listing(self._plane))

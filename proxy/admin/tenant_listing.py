@@ -3,15 +3,39 @@
 Counts begin with the process, or with the file in `state.dir`.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+from heapq import nlargest
+
 from penstock.balancing.admission.queue import Queue
+from penstock.conf.tenants import TenantSettings
 from penstock.proxy.data.budgets import TenantBudget
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.telemetry.usage import TenantUsage
 
+# By tenant, what it used of each model.
+Models = dict[str, list[dict[str, object]]]
+
 
 def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
     """The tenants of the configuration, in its order."""
-    models = _models(plane.metrics.usage)
+    return _listed(plane, plane.settings.tenants, _models(plane.metrics.usage), now_s)
+
+
+def busiest_tenants(plane: DataPlane, now_s: float, most: int) -> list[dict[str, object]]:
+    """Those that were given most lately, without what they used of each model."""
+    given = Counter[str]()
+    for pool in plane.admission.pools.values():
+        for name, each in pool.queue.tenants.items():
+            given[name] += round(each.given.of(now_s)) + pool.queue.waiting_of(name)
+    listed = plane.settings.tenants
+    busiest = nlargest(most, listed, key=lambda tenant: given[tenant.name])
+    return _listed(plane, busiest, {}, now_s)
+
+
+def _listed(
+    plane: DataPlane, tenants: Sequence[TenantSettings], models: Models, now_s: float
+) -> list[dict[str, object]]:
     queues = [pool.queue for pool in plane.admission.pools.values()]
     found = [each for queue in queues for each in queue.tenants.values()]
     given = sum([max(0.0, each.given.of(now_s)) for each in found])
@@ -25,11 +49,11 @@ def tenant_listing(plane: DataPlane, now_s: float) -> list[dict[str, object]]:
             "refused": plane.metrics.rate_limited[tenant.name,],
             **_share(queues, tenant.name, given, now_s),
         }
-        for tenant in plane.settings.tenants
+        for tenant in tenants
     ]
 
 
-def _models(usage: TenantUsage) -> dict[str, list[dict[str, object]]]:
+def _models(usage: TenantUsage) -> Models:
     """By tenant, what it used of each model."""
     found: dict[str, list[dict[str, object]]] = {}
     for tenant, model, used in usage.totals():

@@ -5,7 +5,7 @@ It reads the state of the data plane and changes none of it.
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from itertools import islice
 from time import time
@@ -22,7 +22,7 @@ from penstock.balancing.verdict.cause import Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.survey import backend_facts, given_of, of_queue, served_of
 from penstock.balancing.verdict.verdict import Verdict
-from penstock.balancing.verdict.words import words
+from penstock.balancing.verdict.words import section, words
 from penstock.proxy.admin.slow_clients import NOBODY, Reading, SlowClients
 from penstock.proxy.data.plane import DataPlane
 
@@ -33,6 +33,8 @@ LOOK_S: Final = 1.0
 COMPARE_S: Final = 4.0  # between two comparisons of all backends' speeds
 # Of so many backends it is read in one turn of the loop.
 AT_ONCE: Final = 32
+# So many verdicts that are over are remembered: some 1 KB each.
+PAST_MAX: Final = 200
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
 HEADS: Final = 6
 
@@ -46,6 +48,7 @@ class Verdicts:
         self._paces: dict[str, dict[Backend, Pace]] = {}
         self._compared_s: dict[str, float] = {}
         self._starting_s: dict[Backend, float] = {}  # since when those start that do
+        self.past: deque[dict[str, object]] = deque(maxlen=PAST_MAX)  # what is over, as JSON
         self._clients = SlowClients(plane)
         plane.metrics.bottlenecks = self.kinds
 
@@ -92,7 +95,12 @@ class Verdicts:
             seen.append(each)
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
+        before = _told(pool.name, verdict, facts.at_s, time())
         if verdict.look(seen):
+            if before["kind"] is not Kind.FINE:
+                names = ("pool", "kind", "backend", "tenant", "sentence", "since")
+                ended = {name: before[name] for name in names} | {"until": round(time(), 3)}
+                self.past.append(ended)
             sentence, _ = words(verdict.finding)
             kind = verdict.finding.kind
             level = logging.INFO if kind is Kind.FINE else logging.WARNING
@@ -127,7 +135,11 @@ class Verdicts:
     def listing(self) -> list[dict[str, object]]:
         """All verdicts, as JSON."""
         now_s, now_unix_s = self._plane.now(), time()
-        return [_told(pool, each, now_s, now_unix_s) for pool, each in self.by_pool.items()]
+        runbook = self._plane.settings.admin.runbook_url
+        return [
+            _told(pool, each, now_s, now_unix_s) | {"runbook": _link(runbook, each)}
+            for pool, each in self.by_pool.items()
+        ]
 
     async def _facts(self, pool: Pool) -> PoolFacts:
         now_s, queue = self._plane.now(), self._plane.admission.pools.get(pool.name)
@@ -201,6 +213,11 @@ async def _paces(backends: list[Backend], now_s: float) -> dict[Backend, Pace]:
         if not number % AT_ONCE:
             await asyncio.sleep(0)
     return found
+
+
+def _link(runbook: str | None, verdict: Verdict) -> str | None:
+    part = section(verdict.finding)
+    return f"{runbook}#{part}" if runbook and part else None
 
 
 def _told(pool: str, verdict: Verdict, now_s: float, now_unix_s: float) -> dict[str, object]:

@@ -14,6 +14,7 @@ from penstock.proxy.commands.slo_alerts import slo_rules
 _HEAD: Final = (
     "# Alert rules, written by `penstock alerts`. They expect a scrape job named penstock.\n"
 )
+RUNBOOK: Final = "docs/runbook.md"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -33,20 +34,21 @@ _Dumper.add_representer(str, _text)
 
 def alerts(parsed: argparse.Namespace) -> int:
     """Print the rules. Raises ConfigError."""
-    print(rules_of(load(parsed.file, os.environ, {}).settings), end="")
+    print(rules_of(load(parsed.file, os.environ, {}).settings, parsed.runbook), end="")
     return 0
 
 
-def rules_of(settings: Settings) -> str:
-    """The file of rules, as YAML."""
-    groups = [{"name": "penstock", "rules": [_told(each) for each in FLEET]}]
-    slos = [_told(each) for each in slo_rules(settings.slo)]
+def rules_of(settings: Settings, runbook: str | None = None) -> str:
+    """The file of rules, as YAML. `runbook`: where the runbook is."""
+    runbook = runbook or settings.admin.runbook_url or RUNBOOK
+    groups = [{"name": "penstock", "rules": [_told(each, runbook) for each in FLEET]}]
+    slos = [_told(each, runbook) for each in slo_rules(settings.slo)]
     if slos:
         groups.append({"name": "penstock-slo", "rules": slos})
     return _HEAD + yaml.dump({"groups": groups}, Dumper=_Dumper, sort_keys=False, width=100)
 
 
-def _told(rule: Rule) -> dict[str, Any]:
+def _told(rule: Rule, runbook: str) -> dict[str, Any]:
     after = {} if rule.after is None else {"for": rule.after}
     return {
         "alert": rule.name,
@@ -56,6 +58,6 @@ def _told(rule: Rule) -> dict[str, Any]:
         "annotations": {
             "summary": rule.summary,
             "description": rule.description,
-            "runbook": f"docs/runbook.md#{rule.name.lower()}",
+            "runbook": f"{runbook}#{rule.name.lower()}",
         },
     }

@@ -164,6 +164,11 @@ def _add_alerts(commands: Any) -> None:
         "is wrong.",
     )
     rules.add_argument("file", type=Path, metavar="FILE", help="YAML configuration")
+    rules.add_argument(
+        "--runbook",
+        metavar="URL",
+        help="your copy of docs/runbook.md, to which each rule leads (default admin.runbook_url)",
+    )
     rules.set_defaults(command=_alerts)
 
 

@@ -29,6 +29,7 @@ class Answer:
 
     __slots__ = (
         "_chunked",
+        "_events",
         "_head_only",
         "_headers",
         "_http11",
@@ -57,6 +58,7 @@ class Answer:
         self.method = head.method if head is not None else b""
         self._head_only = self.method == b"HEAD"
         self._chunked = False
+        self._events = False  # a stream of events, without a length
         self.keep_alive = head is not None and head.keep_alive
         self.request_id = request_id
         self._headers = headers
@@ -109,6 +111,7 @@ class Answer:
             return
         headers = forwarded_answer_headers(head.headers, head.nominated)
         if head.content_type == b"text/event-stream":
+            self._events = length is None
             given = {name for name, _ in headers}
             headers += [field for field in _UNBUFFERED if field[0] not in given]
         self.start(head.status, head.reason, headers, length, body)
@@ -118,6 +121,7 @@ class Answer:
         if self.started:
             self.write(PING)
         else:
+            self._events = True
             self.start(200, b"OK", _EVENT_STREAM, None, PING)
 
     def write(self, data: bytes) -> None:
@@ -150,12 +154,13 @@ class Answer:
         """End an answer that cannot be finished: send the error event, then cut the answer.
 
         A reset could destroy the event before it is read. So 1.1 gets a close without the last
-        chunk. 1.0 gets a reset, because it has no other sign.
+        chunk. 1.0 gets one after the event, which says that the stream is broken. Without an event
+        it gets a reset, because it has no other sign.
         """
         self.keep_alive = False
-        if self._http11:
-            if event and self._chunked:
-                self.write(event)
-            self._transport.close()
-        else:
+        if event and (self._chunked or self._events):
+            self.write(event)
+        elif not self._http11:
             reset(self._transport)
+            return
+        self._transport.close()

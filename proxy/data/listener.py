@@ -119,7 +119,9 @@ class ClientConnection(EndingConnection):
         elif phase is Phase.LINGER:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > LINGER_BYTES_MAX and not self._flooded:
-                self._transport.abort()
+                # A reset could destroy the answer before it is read, and makes a proxy before this
+                # one take it for dead. `LINGER_S` ends the connection.
+                self._transport.pause_reading()
 
     def _keep(self, data: bytes) -> None:
         """Keep bytes that came early, up to a limit. Beyond it the connection ends."""

@@ -32,6 +32,7 @@ def backend(number: int, **fields: Any) -> dict[str, Any]:
         "token_ms": 21.0,
         "slower": 1.0 + (number % 17) / 50,
         "slower_in": "decode",
+        "verdict": None,
         "lately": lately(ttft_p95_s=0.2 + (number % 13) / 9),
         "engine": {
             "running": number % 24,
@@ -57,6 +58,7 @@ def fleet(count: int) -> list[dict[str, Any]]:
             "slower_in": None,
             "lately": lately(failures=12, last_failure=failure),
         }
+        found[3] |= {"verdict": "memory"}
         found[4] |= {"slower": 3.4, "slower_in": "prefill"}
         found[5] |= {"lately": lately(failures=4, last_failure={"reason": "timeout", "age_s": 3.0})}
         found[8] |= {"admin_state": "drain", "can_serve": False}
@@ -74,6 +76,7 @@ def verdict(kind: str = "fine", pool: str = "chat", **fields: Any) -> dict[str, 
         "tenant": None,
         "sentence": "Nothing is wrong.",
         "to_do": [],
+        "runbook": None,
         "since": AT_S - 400.0,
         "for_s": 400.0,
         "figures": {},
@@ -94,8 +97,14 @@ OUT = verdict(
     "failing",
     "embed",
     backend="gpu-6",
-    sentence="Failing: gpu-6 is out (unreachable).",
+    sentence="Failing: gpu-6 is out (unreachable): nothing listens at its address, or the network"
+    " does not lead there. 3 serve, and nobody waits now. Missed service levels: availability.",
     to_do=["Look at the log of gpu-6, and restart it."],
+)
+
+
+BECAUSE = (
+    "48 of 1,200 requests of the last 1h were bad, and use up its error budget 18 times too fast"
 )
 
 
@@ -108,6 +117,7 @@ def slo(
         "class": cls,
         "slo": name,
         "state": state,
+        "because": None if state == "ok" else BECAUSE,
         "objective": 0.95,
         "targets_s": {"ttft": 0.5} if timed else {},
         "measured_s": 0.42 if timed else None,
@@ -138,6 +148,18 @@ def rate(share: float, at_s: float, **fields: Any) -> dict[str, Any]:
     } | fields  # fmt: skip
 
 
+def past(seconds: int) -> dict[str, Any]:
+    """What was before, up to AT_S + seconds."""
+    times = [AT_S + at for at in range(0, seconds, 4)]
+    rates = [rate(1.4, at_s) for at_s in times]
+    names = ("answer_tokens_per_s", "prompt_tokens_per_s", "ttft_p50_s", "ttft_p95_s")
+    columns = [times, *[[each[name] for each in rates] for name in names]]
+    over = {"pool": "chat", "kind": "uneven", "backend": "gpu-4", "tenant": None}
+    told = {"sentence": "Uneven: for a token gpu-4 takes 3.4 times as long as its peers."}
+    span = {"since": AT_S - 3_000, "until": AT_S - 2_400}
+    return {"seconds": columns, "minutes": [[]] * 5, "verdicts": [over | told | span]}
+
+
 def request(number: int, **fields: Any) -> dict[str, Any]:
     return {
         "id": f"request-{number}",
@@ -164,6 +186,23 @@ def request(number: int, **fields: Any) -> dict[str, Any]:
     } | fields
 
 
+def tenant(name: str, share: float, refused: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "class": "standard",
+        "weight": 1.0,
+        "models": [],
+        "budgets": [
+            {"limit": "tokens_per_day", "allowed": 1_000_000, "left": 310_000, "full_in_s": 60.0}
+        ],
+        "refused": refused,
+        "given_tokens": round(90_000 * share),
+        "given_share": share,
+        "waiting_requests": round(30 * share),
+        "waiting_tokens": 4_000,
+    }
+
+
 ERRORS = ("backend_error", "backend_timeout", "overloaded", "stream_broken", "no_backend")
 
 
@@ -178,7 +217,7 @@ def snapshot(count: int = 12, **fields: Any) -> dict[str, Any]:
             "version": "0.1.0", "build": "compiled", "state": "ready", "since": AT_S - 9_000,
             "up_s": 9_000.0, "open_requests": 41, "lag_ms": 0.6, "overload": None,
             "refused_lately": {"wait": 9}, "last_reload": None, "reload_failed": [],
-            "needs_restart": [], "waiting": {}, "slo_alarms": 2,
+            "needs_restart": [], "waiting": {}, "slo_alarms": 2, "former": [],
         },
         "verdicts": [MEMORY, OUT, verdict(pool="rerank")],
         "canaries": [
@@ -209,6 +248,7 @@ def snapshot(count: int = 12, **fields: Any) -> dict[str, Any]:
             ],
         },
         "rates": {"chat": rate(1.0, at_s), "embed": rate(0.4, at_s, parts={"engine": 0.1})},
+        "tenants": [tenant("research", 0.62, 12), tenant("partner", 0.3, 0)],
         "requests": {
             "slow": [request(number) for number in range(20)],
             "failed": [
@@ -226,6 +266,7 @@ EMPTY = snapshot(
     slos=[],
     canaries=[],
     rates={},
+    tenants=[],
     queue={"enabled": False, "classes": [], "pools": [], "tenants": []},
     requests={"slow": [], "failed": []},
 )

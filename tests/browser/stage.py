@@ -24,6 +24,7 @@ class Stage:
         self.status = 200
         self.access = "full"
         self.parts: list[dict[str, Any]] = []
+        self.past: dict[str, Any] = {"seconds": [[]] * 5, "minutes": [[]] * 5, "verdicts": []}
         self.asked: list[tuple[str, str]] = []
         self.url = ""
         self._streams: set[asyncio.Task[Any]] = set()
@@ -39,6 +40,7 @@ class Stage:
                 web.get("/ui/session", self._session),
                 web.get("/ui/{file}", self._shell.file),
                 web.get("/api/v1/events", self._events),
+                web.get("/api/v1/history", self._history),
                 web.get("/api/v1/requests/{id:.+}", self._request),
                 web.post("/api/v1/backends/{name:.+}/{state}", self._change),
             ]
@@ -86,6 +88,9 @@ class Stage:
             yield
         finally:
             self._streams.discard(task)
+
+    async def _history(self, request: web.Request) -> web.Response:
+        return web.Response(body=orjson.dumps(self.past), content_type="application/json")
 
     async def _request(self, request: web.Request) -> web.Response:
         if not self.parts:

@@ -140,12 +140,8 @@ async def test_readers_see_no_way_to_change(stage: Stage, window: Window) -> Non
 
 async def test_the_picture_of_the_readme(stage: Stage, window: Window) -> None:
     """docs/pictures/page.png is this one, with fewer colours."""
+    stage.past = figures.past(600)
     await window.page.goto(stage.url)
-    for number in range(0, 600, 4):
-        told = figures.snapshot(0, at=figures.AT_S + number)
-        await window.page.evaluate(
-            "async (told) => (await import('/ui/rates.js')).rememberRates(told)", told
-        )
     stage.snapshot = figures.snapshot(12, at=figures.AT_S + 600, verdicts=[figures.MEMORY])
     await window.page.wait_for_selector("#backends tbody tr")
     await window.page.wait_for_timeout(800)

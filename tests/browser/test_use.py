@@ -23,7 +23,7 @@ async def opened(stage: Stage, window: Window, snapshot: dict[str, Any]) -> Page
 async def test_two_hundred_backends_are_sorted_and_filtered(stage: Stage, window: Window) -> None:
     page = await opened(stage, window, figures.snapshot(200))
     assert await page.locator(ROWS).count() == 200
-    assert (await page.evaluate(NAMES))[:3] == ["gpu-6", "gpu-5", "gpu-4"]
+    assert (await page.evaluate(NAMES))[:3] == ["gpu-6", "gpu-3", "gpu-5"]
     await page.get_by_role("button", name="KV").click()
     assert await page.locator("th.of-kv").get_attribute("aria-sort") == "descending"
     full = [each["engine"]["kv_usage"] if each["engine"] else -1.0 for each in figures.fleet(200)]
@@ -185,3 +185,39 @@ async def test_a_day_of_figures_takes_bounded_memory(stage: Stage, window: Windo
     await page.get_by_role("button", name="24 h").click()
     await page.wait_for_timeout(300)
     await window.shoot("day")
+
+
+async def test_a_sentence_leads_to_its_row_and_to_the_runbook(stage: Stage, window: Window) -> None:
+    link = "https://docs.example.com/runbook.html#kv-cache-full"
+    stage.snapshot = figures.snapshot(12, verdicts=[figures.MEMORY | {"runbook": link}])
+    page = window.page
+    await page.goto(stage.url)
+    await page.locator(".row-of", has_text="gpu-3").click()
+    await page.wait_for_function("document.querySelectorAll('#backends tbody tr').length === 1")
+    assert await page.evaluate(NAMES) == ["gpu-3"]
+    assert await page.locator(".remedies a").get_attribute("href") == link
+
+
+async def test_what_came_before_is_shown_to_who_comes_later(stage: Stage, window: Window) -> None:
+    stage.past = figures.past(600)
+    stage.snapshot = figures.snapshot(12, at=figures.AT_S + 600)
+    page = window.page
+    await page.goto(stage.url)
+    await page.locator("#past summary", has_text="Before: ").click()
+    assert "gpu-4 takes 3.4 times" in await page.locator("#past-list li").first.inner_text()
+    times = "(await import('/ui/rates.js')).histories.recent.columns[0].length"
+    await page.wait_for_function(f"(async () => {times} > 100)()")
+
+
+async def test_tenants_are_listed_with_what_is_left_of_their_budgets(
+    stage: Stage, window: Window
+) -> None:
+    stage.snapshot = figures.snapshot(12)
+    page = window.page
+    await page.goto(stage.url)
+    await page.get_by_role("button", name="tenants").click()
+    row = page.locator("#tenants-table tbody tr").first
+    assert (await row.inner_text()).split("\t") == [
+        *("research", "55.8k (62%)", "19", "31% tokens/day", "12")
+    ]
+    await window.shoot()

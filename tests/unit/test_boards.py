@@ -229,4 +229,4 @@ def test_the_overview_opens_with_the_verdict() -> None:
     assert (first["gridPos"]["x"], first["gridPos"]["y"]) == (0, 0)
     words: dict[str, Any] = first["fieldConfig"]["defaults"]["mappings"][0]["options"]
     assert [words[key]["text"] for key in ("0", "9")] == ["fine", "failing"]
-    assert len(words) == 10
+    assert len(words) == 11

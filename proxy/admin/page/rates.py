@@ -1,4 +1,4 @@
-"""How fast the counters of each pool grow, while somebody looks.
+"""How fast the counters of each pool grow.
 
 Nothing is counted again: a rate is the growth since about RATE_S ago. Streams that broke off have
 the status 200, so they are counted where failures are kept.
@@ -12,7 +12,7 @@ from penstock.proxy.admin.page.first_tokens import FirstTokens
 from penstock.proxy.data.plane import DataPlane
 
 RATE_S: Final = 15.0
-# After such a gap nobody has looked meanwhile: what was before says nothing of now.
+# After such a gap the process did not run: what was before says nothing of now.
 GAP_S: Final = 5.0
 AT_ONCE: Final = 16
 _BROKEN: Final = "stream_broken"
@@ -47,8 +47,7 @@ _NAMES: Final = {
 
 
 class Rates:
-    """The pools' rates. Call `take`, then `look`, about once a second, and neither while nobody
-    looks."""
+    """The pools' rates. Call `take`, then `look`, about once a second."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane

@@ -13,10 +13,11 @@ from penstock import proxy
 from penstock.proxy.admin.canary_listing import canary_listing
 from penstock.proxy.admin.fleet_listing import FleetListing
 from penstock.proxy.admin.json_answers import json_list
-from penstock.proxy.admin.page.rates import Rates
+from penstock.proxy.admin.page.history import History
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.request_listing import brief
 from penstock.proxy.admin.slo_listing import slo_listing
+from penstock.proxy.admin.tenant_listing import busiest_tenants
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane
@@ -25,6 +26,7 @@ REQUESTS_MAX: Final = 20
 # Of what waits in each pool so many are told: what one waits for takes a choice.
 HEADS_MAX: Final = 4
 TENANTS_MAX: Final = 10
+BUSIEST_MAX: Final = 20
 _BACKEND: Final = (
     *("name", "pool", "state", "reason", "admin_state", "removed", "can_serve", "share"),
     *("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens", "streams"),
@@ -44,19 +46,19 @@ class Snapshot:
         fleet: FleetListing,
         verdicts: Verdicts,
         proxy_told: Callable[[], dict[str, object]],
+        history: History,
     ) -> None:
         self._plane = plane
         self._fleet = fleet
         self._verdicts = verdicts
         self._proxy_told = proxy_told
-        self._rates = Rates(plane)
+        self._history = history
 
     async def __call__(self) -> bytes:
         """The snapshot of now, in one line."""
         count_all(self._plane)
         queue = await queue_listing(self._plane, HEADS_MAX)
         queue["tenants"] = self._verdicts.waiting_by_tenant(TENANTS_MAX)
-        await self._rates.take()
         backends = await json_list(_row(each) for each in self._fleet.entries())
         told = {
             "at": round(time(), 3),
@@ -66,7 +68,8 @@ class Snapshot:
             "slos": slo_listing(self._plane.slos.evaluated(), self._plane.now()),
             "canaries": self._canaries(),
             "queue": queue,
-            "rates": self._rates.look(),
+            "rates": self._history.rates,
+            "tenants": busiest_tenants(self._plane, self._plane.now(), BUSIEST_MAX),
             "requests": self._requests(),
         }
         return b'%b,"backends":%b}' % (orjson.dumps(told)[:-1], backends.rstrip())

@@ -39,7 +39,7 @@ def _line(slo: Mapping[str, Any], width: int) -> Line:
         *_burns(slo),
     ]
     if because := slo.get("because"):
-        figures = [plain(because)]
+        figures = [plain(because), figures[1]]
     elif not slo["requests"]:
         figures = ["no request yet"]
     return (*begin, *joined(map(Span, figures), ", ", width - width_of(begin)))

@@ -1,4 +1,4 @@
-// What the charts show: kept by this page only, and bounded. Nothing is stored.
+// What the charts show: what penstock remembers, and what comes while the page is open. Bounded.
 
 /** Rows of figures, at most `most` of them, none closer to the one before than `step_s`. */
 export class History {
@@ -18,6 +18,11 @@ export class History {
     // A gap in time is a gap in the lines.
     if (last !== undefined && at_s - last > 5 * this.step_s) this.row(at_s - this.step_s, []);
     this.row(at_s, values);
+  }
+
+  /** Begin with what penstock remembers: columns, the first one of times. */
+  restore(columns) {
+    this.columns = columns.map((column) => column.slice(-this.most));
   }
 
   row(at_s, values) {

@@ -7,13 +7,14 @@ import { Feed } from "./feed.js";
 import { showFirstTokens } from "./first_tokens.js";
 import { age, clock, count } from "./format.js";
 import { showQueue } from "./queues.js";
-import { prepareRates, rememberRates, showRates } from "./rates.js";
+import { prepareRates, rememberRates, restoreRates, showRates } from "./rates.js";
 import { prepareRequests, showRequests } from "./requests.js";
-import { prepareSession, showSignIn } from "./session.js";
+import { ask, prepareSession, showSignIn } from "./session.js";
 import { showSlos } from "./slos.js";
-import { showVerdicts } from "./verdict.js";
+import { showTenants } from "./tenants.js";
+import { showPast, showVerdicts } from "./verdict.js";
 
-const PARTS = [showProxy, showVerdicts, showSlos, showCanaries, showFirstTokens, showRates, showQueue, showBackends, showRequests];
+const PARTS = [showProxy, showVerdicts, showSlos, showCanaries, showFirstTokens, showRates, showQueue, showBackends, showRequests, showTenants];
 let latest = null;
 
 /** Show a snapshot. A tab that nobody sees only remembers what the charts need. */
@@ -36,7 +37,19 @@ function showProxy({ proxy, version }) {
   document.body.dataset.proxy = proxy.state;
 }
 
+/** What was before: asked for when the stream begins, and when a verdict has changed. */
+async function recall() {
+  try {
+    const past = await ask("history");
+    restoreRates(past);
+    showPast(past.verdicts);
+  } catch (error) {
+    reportError(error);
+  }
+}
+
 function became(state, since) {
+  if (state === "live") recall();
   document.body.dataset.feed = state;
   const words = { live: "live", lost: latest ? `no news since ${clock(since / 1e3)}` : "penstock does not answer", unauthorized: "signed out" };
   put(byId("feed"), words[state]);
@@ -48,6 +61,7 @@ prepareChange();
 prepareRates();
 prepareRequests();
 const feed = new Feed("api/v1/events", show, became);
+document.addEventListener("verdict", recall);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && latest) render();
 });

@@ -5,7 +5,7 @@ import { count, price, seconds } from "./format.js";
 import { History } from "./history.js";
 
 // Columns: tokens of answers and of prompts a second, TTFT p50 and p95.
-const histories = { recent: new History(4, 1, 900), day: new History(4, 60, 1440) };
+export const histories = { recent: new History(4, 1, 900), day: new History(4, 60, 1440) };
 let minute = [];
 let range = "recent";
 let charts = null;
@@ -27,6 +27,14 @@ export function prepareRates() {
       draw();
     });
   }
+}
+
+/** What was before this page was opened, or while it heard nothing. */
+export function restoreRates({ seconds, minutes }) {
+  histories.recent.restore(seconds);
+  histories.day.restore(minutes);
+  minute = [];
+  draw();
 }
 
 /** Also while nobody looks at the tab: the charts have no holes then. */

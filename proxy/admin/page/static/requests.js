@@ -15,6 +15,7 @@ const NAMES = ["whose", "what", "where"];
 const EMPTY = { slow: "No request yet. Send one to the data port.", failed: "No request has failed or was refused." };
 
 let list = "slow";
+let incident = null; // since when something is wrong
 let latest = { slow: [], failed: [] };
 
 export function prepareRequests() {
@@ -30,20 +31,32 @@ export function prepareRequests() {
   }
 }
 
-export function showRequests({ requests }) {
+export function showRequests({ requests, verdicts }) {
   latest = requests;
+  const since = verdicts.filter((each) => each.kind !== "fine").map((each) => each.since);
+  incident = since.length ? Math.min(...since) : null;
   render();
 }
 
 function render() {
-  const shown = latest[list];
+  const tenantsShown = list === "tenants";
+  byId("tenants-table").hidden = !tenantsShown;
+  byId("requests-table").hidden = tenantsShown;
+  const shown = inOrder(latest[list] ?? []);
   // Nobody can choose the id of another's request, but two may choose the same one.
   const tenants = [...latest.slow, ...latest.failed].some((each) => each.tenant);
   mark(byId("requests-table"), "data-list", list);
   mark(byId("requests-table"), "data-errors", shown.some((each) => each.error) ? "some" : null);
   mark(byId("requests-table"), "data-tenants", tenants ? "some" : null);
   keep(document.querySelector("#requests-table tbody"), shown, keyOf, create, update);
-  put(byId("requests-note"), shown.length ? "" : EMPTY[list]);
+  put(byId("requests-note"), shown.length || tenantsShown ? "" : EMPTY[list]);
+}
+
+/** While something is wrong, the slow ones begin with those that ended since. */
+function inOrder(requests) {
+  if (list !== "slow" || incident === null) return requests;
+  const during = (each) => Date.parse(each.began) / 1e3 + (each.duration_ms ?? 0) / 1e3 >= incident;
+  return [...requests.filter(during), ...requests.filter((each) => !during(each))];
 }
 
 const keyOf = (each) => [list, each.id, each.tenant, each.duration_ms].join("\n");

@@ -104,9 +104,9 @@ async def test_the_mark_moves() -> None:
     async with shown() as screen:
         assert screen.marked == "gpu-6"
         await screen.press("down", "j")
-        assert screen.marked == "gpu-4"
-        await screen.press("k")
         assert screen.marked == "gpu-5"
+        await screen.press("k")
+        assert screen.marked == "gpu-3"
         await screen.press("end")
         assert screen.marked == "gpu-39"
         await screen.press("home")
@@ -182,7 +182,7 @@ async def test_f_shows_the_failed_requests() -> None:
 
 async def test_a_backend_is_drained_after_a_question_only() -> None:
     async with shown() as screen:
-        await screen.press("down", "d")
+        await screen.press("down", "down", "d")
         assert "drain gpu-5?" in screen.dialog(Question)
         assert "The 5 requests there may finish." in screen.dialog(Question)
         await screen.press("enter")  # which may be meant for something else

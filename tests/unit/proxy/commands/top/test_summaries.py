@@ -10,7 +10,7 @@ from penstock.proxy.commands.top.line import Line, text_of
 from penstock.proxy.commands.top.totals import first_token_line, totals_line
 from penstock.proxy.commands.top.verdict_lines import verdict_lines
 from penstock.proxy.commands.top.waiting_lines import waiting_line, waiting_lines
-from tests.browser.figures import EMPTY, MEMORY, OUT, rate, slo, snapshot, verdict
+from tests.browser.figures import BECAUSE, EMPTY, MEMORY, OUT, rate, slo, snapshot, verdict
 
 pytestmark = pytest.mark.once
 
@@ -21,9 +21,9 @@ def texts(lines: list[Line]) -> list[str]:
 
 def test_what_is_wrong_comes_first_with_what_to_do() -> None:
     told = snapshot(verdicts=[verdict(pool="rerank"), OUT])
-    first, to_do, fine = texts(verdict_lines(told, 100, 12))
+    first, *_, to_do, fine = texts(verdict_lines(told, 100, 12))
     assert first.startswith("! embed, since ")
-    assert first.endswith(": Failing: gpu-6 is out (unreachable).")
+    assert ": Failing: gpu-6 is out (unreachable): nothing listens" in first
     assert to_do == "  To do: Look at the log of gpu-6, and restart it."
     assert fine == "  rerank: nothing is wrong there."
 
@@ -61,10 +61,10 @@ def test_the_proxys_own_trouble_is_told() -> None:
 
 
 def test_service_levels_are_told_with_their_burn_the_worst_first() -> None:
-    lines = texts(burn_lines(snapshot()["slos"], 100, 5))
+    lines = texts(burn_lines(snapshot()["slos"], 200, 5))
     assert lines == [
-        "SLO  embed availability: critical, -40% left, burn 18.4x 5m, 1.1x 3d",
-        "SLO  chat batch error rate: warning, 31% left, burn 3.1x 5m, 1.1x 3d",
+        f"SLO  embed availability: critical, {BECAUSE}, -40% left",
+        f"SLO  chat batch error rate: warning, {BECAUSE}, 31% left",
         "SLO  chat interactive ttft p95 <= 0.50s: ok, 0.42s, 92% left, burn 0.2x 5m, 1.1x 3d",
     ]
     (line,) = texts(burn_lines(snapshot()["slos"], 80, 1))
