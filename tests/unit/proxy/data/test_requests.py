@@ -6,7 +6,7 @@ import pytest
 
 from penstock.balancing.backend import State
 from penstock.balancing.prompt_blocks import BLOCK_BYTES
-from penstock.proxy.data.phase import LINGER_S
+from penstock.proxy.data.phase import LINGER_BYTES_MAX, LINGER_S
 from penstock.proxy.data.request import HASH_BYTES
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token
 
@@ -151,6 +151,18 @@ def test_a_refused_path_does_not_cost_the_connection(play: Play) -> None:
 def test_a_body_that_nobody_can_read_is_refused_before_a_backend_is_chosen(play: Play) -> None:
     play.client.sends(REQUEST.replace(b"{", b"[", 1))
     assert play.happened() == ["client got 400, invalid_request", "counted 400 nobody"]
+
+
+def test_a_refused_body_that_goes_on_is_not_read_and_ends_with_no_reset(play: Play) -> None:
+    """A proxy before this one that still sends it would take penstock for dead."""
+    head = b"POST /v1/nope HTTP/1.1\r\nhost: x\r\ncontent-length: 99000000\r\n\r\n"
+    play.client.sends(head)
+    assert "client got 413, body_too_large" in play.happened()
+    for _ in range(LINGER_BYTES_MAX // 1_000_000 + 1):
+        play.client.sends(bytes(1_000_000))
+    assert play.happened() == ["client is not read"]
+    play.passes(LINGER_S + 0.1)
+    assert play.client.closed
 
 
 def test_health_is_answered_here_also_twice_in_one_read(play: Play) -> None:
