@@ -26,8 +26,8 @@ help:  ## this list
 	  /^[a-z-]+:.* ## / {name = $$1; sub(/:.*/, "", name); printf "  %-16s %s\n", name, $$2}' Makefile
 
 ##@ Try
-demo: .venv/installed  ## the proxy before simulated vLLM servers, on loopback; ARGS=--once streams one completion
-	.venv/bin/penstock demo $(ARGS)
+demo: .demo/installed  ## the proxy before simulated vLLM servers, on loopback; ARGS=--once streams one completion
+	.demo/bin/penstock demo $(ARGS)
 
 ##@ Test
 test: .venv/installed  ## all tests; ARGS="tests/unit -k heads" runs some, in one process
@@ -175,7 +175,14 @@ dist: .venv/installed  ## build the sdist, the pure and the compiled wheel of th
 	.venv/bin/python -m tests.dist
 
 clean:  ## remove what these targets made, except .vllm
-	rm -rf .browser .compiled .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist docs/_build
+	rm -rf .browser .compiled .demo .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist docs/_build
+
+# What penstock itself needs, and no tools of its developers.
+.demo/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv .demo
+	PENSTOCK_COMPILE=0 .demo/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[top]'
+	touch $@
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=python3.12 …")'

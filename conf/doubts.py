@@ -32,8 +32,10 @@ def doubts(settings: Settings) -> Iterator[Doubt]:
     yield from _secrets(settings)
     yield from _readers(settings)
     yield from _certificates(settings)
+    yield from _strangers(settings)
     yield from _fleet(settings)
     yield from _affinity(settings)
+    yield from _forgetting(settings)
     yield from _holding(settings)
     yield from _degradation(settings)
     yield from route_doubts(settings)
@@ -92,6 +94,9 @@ def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
     ]
     for number, pool in enumerate(settings.pools):
         holders.append((("pools", number, "api_key"), pool.api_key, pool.api_key_file))
+        for index, backend in enumerate(pool.backends):
+            own: KeyPath = ("pools", number, "backends", index, "api_key")
+            holders.append((own, backend.api_key, backend.api_key_file))
     for number, tenant in enumerate(settings.tenants):
         for index, key in enumerate(tenant.keys):
             holders.append((("tenants", number, "keys", index, "key"), key.key, key.key_file))
@@ -130,6 +135,30 @@ def _certificates(settings: Settings) -> Iterator[Doubt]:
             ("listen", "tls", "client_ca_file"),
             "does little: no tenant has certificates, so each request still needs a key",
         )
+
+
+def _strangers(settings: Settings) -> Iterator[Doubt]:
+    """Find an open port: no tenant is asked for, and no backend checks the clients' own keys."""
+    tls = settings.listen.tls
+    asks = settings.tenants or (tls is not None and tls.client_ca_file is not None)
+    if asks or is_loopback(settings.listen.host):
+        return
+    for pool in settings.pools:
+        keyed = pool.api_key or [each for each in pool.backends if each.api_key]
+        if keyed and pool.forward_authorization != "none":
+            at: KeyPath = ("listen", "host")
+            yield at, f"lets anybody who reaches it use the key of pool {pool.name}: list tenants"
+            return
+
+
+def _forgetting(settings: Settings) -> Iterator[Doubt]:
+    if settings.state.dir is None:
+        for number, tenant in enumerate(settings.tenants):
+            limits = tenant.limits
+            for key in ("tokens_per_day", "requests_per_day"):
+                if limits is not None and getattr(limits, key) is not None:
+                    at = ("tenants", number, "limits", key)
+                    yield at, "is full again after each restart: set state.dir to remember it"
 
 
 def _fleet(settings: Settings) -> Iterator[Doubt]:

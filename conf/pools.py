@@ -34,6 +34,14 @@ class BackendSettings(Section):
         description="Share of the work. Leave it at 1 with `token_cost`, which measures speeds.",
     )
 
+    api_key_file: FilePath | None = Field(
+        default=None,
+        description="File with this backend's own API key, in place of the pool's." + RELATIVE,
+    )
+    api_key: Secret | None = Field(
+        default=None, description="That key itself. Prefer `api_key_file` or `${VAR}`."
+    )
+
     max_requests: Amount | None = Field(
         default=None,
         description="Most requests of this proxy at the backend at the same time. Others wait or go"

@@ -1,5 +1,5 @@
-"""Secrets in files: `admin.token_file`, `pools[].api_key_file`, `tenants[].keys[].key_file`,
-`tracing.headers_file`.
+"""Secrets in files: `admin.token_file`, `pools[].api_key_file`, `backends[].api_key_file`,
+`tenants[].keys[].key_file`, `tracing.headers_file`.
 
 The content of such a file becomes the secret itself. A relative name in the configuration file
 starts at the folder of that file, any other one at the working directory. Messages name the key and
@@ -38,6 +38,8 @@ def put_secrets(draft: Draft, folder: Path) -> None:
     _put_secret(draft, ("admin",), "view_token", folder)
     for pool in _entries(draft, ("pools",)):
         _put_secret(draft, pool, "api_key", folder)
+        for backend in _entries(draft, (*pool, "backends")):
+            _put_secret(draft, backend, "api_key", folder)
     for tenant in _entries(draft, ("tenants",)):
         for key in _entries(draft, (*tenant, "keys")):
             _put_secret(draft, key, "key", folder)

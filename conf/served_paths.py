@@ -18,6 +18,11 @@ _SERVED: Final = frozenset(
 _BELOW: Final = ("/v1/models/", "/v1/responses/")
 
 
+def leads_to_some(prefix: str) -> bool:
+    """Whether a served path begins so."""
+    return any(each.startswith(prefix) for each in (*_SERVED, *_BELOW))
+
+
 def is_served(path: str) -> bool:
     """Whether servers take it for one of these paths, however it is written."""
     plain = "/" + normpath(unquote(path)).lstrip("/")

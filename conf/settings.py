@@ -176,7 +176,7 @@ class LimitSettings(Section):
         le=2**44,
         description="Memory of the whole process. From 90 % of it on, new requests are refused."
         " It also bounds how many sessions and stored responses are remembered."
-        " null: the limit of the control group (memory.max), if it has one.",
+        " null: 80 % of the limit of the control group (memory.max), if it has one.",
     )
 
     # A check of the field, not of the section: an error at another key must not hide this one.

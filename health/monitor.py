@@ -102,7 +102,7 @@ class Monitor:
         for pool in fleet.pools:
             for backend in pool.backends:
                 way = connections[backend.name]
-                terms = Terms(settings, authorizations.get(pool.name), way, way.tls)
+                terms = Terms(settings, authorizations.get(backend.name), way, way.tls)
                 self._watch(backend, pool, terms, beside=pool.name in used)
         for backend in self._watched.keys() - set(fleet.backends):
             self._end(self._watched.pop(backend).tasks)

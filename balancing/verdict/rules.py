@@ -126,7 +126,9 @@ def _out(scene: Scene) -> Finding | None:
         return everywhere
     others = sum(each.failures for each in rest)
     figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
-    figures |= {"serve": float(len(scene.serving))} | _queue(scene)
+    whole = [each for each in scene.serving if not _is_out(each)]
+    figures |= {"serve": float(len(whole)), "resort": float(len(scene.serving) - len(whole))}
+    figures |= _queue(scene)
     return Finding(Kind.FAILING, out[0].now.reason, backend=only(out), figures=figures)
 
 

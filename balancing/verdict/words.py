@@ -320,8 +320,10 @@ def _failing(finding: Finding) -> Words:
         which = f"{finding.backend} is out ({finding.detail}): {why}"
     else:
         which = f"{figures['out']:.0f} of {figures['of']:.0f} backends are out ({finding.detail})"
-    serve = figures.get("serve", 0.0)
-    left = f"{serve:.0f} serve, and {_queue(finding)}." if serve else "None is left to serve."
+    serve, resort = figures.get("serve", 0.0), figures.get("resort", 0.0)
+    left = f"{serve:.0f} other{'s serve' if serve > 1.0 else ' serves'}, and {_queue(finding)}."
+    if not serve:
+        left = "What is doubted only still serves." if resort else "None is left to serve."
     return (
         f"Failing: {which}. {left}{more}",
         (f"Look at the log of {finding.backend or 'each of them'}, and restart it.",),

@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return bench(arguments[1:])
     parsed = _parser().parse_args(arguments)
     try:
-        return int(parsed.command(parsed))
+        status = int(parsed.command(parsed))
+        sys.stdout.flush()
+        return status
     except ConfigError as error:
         for issue in error.issues:
             print(issue, file=sys.stderr)
@@ -69,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except admin_client.AdminError as error:
         print(f"penstock: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # as in `penstock requests | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:
         print(f"penstock: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -37,7 +37,7 @@ def add_trace(commands: Any) -> None:
         epilog="Example: penstock trace 0f3c9ab2; exit status 1 when no request with this id is "
         "kept, or the proxy does not answer.",
     )
-    parser.add_argument("id", metavar="ID", help="x-request-id of its answer")
+    parser.add_argument("id", metavar="ID", type=_some_id, help="x-request-id of its answer")
     parser.add_argument("--tenant", metavar="T", help="only the request of tenant T")
     parser.add_argument("--before", metavar="TIME", help="only what began then or earlier")
     parser.add_argument(
@@ -46,6 +46,12 @@ def add_trace(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
     add_arguments(parser)
     parser.set_defaults(command=trace)
+
+
+def _some_id(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
 
 
 def trace(parsed: argparse.Namespace) -> int:

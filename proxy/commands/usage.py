@@ -56,7 +56,7 @@ def _budgets(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
     for tenant in tenants:
         for budget in tenant["budgets"]:
             full_s = budget["full_in_s"]
-            full = "-" if full_s is None else f"{full_s:,.0f} s"
+            full = "-" if full_s is None else _time(full_s)
             numbers = (f"{budget['allowed']:,}", f"{budget['left']:,}", full)
             rows.append((tenant["name"], budget["limit"], *numbers))
     if len(rows) == 1:
@@ -67,6 +67,14 @@ def _budgets(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
         if each["refused"]
     ]
     return ["", *_aligned(rows), *refused]
+
+
+def _time(seconds: float) -> str:
+    """A budget of a day is full in hours."""
+    for unit_s, unit in ((3_600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.1f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

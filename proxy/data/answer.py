@@ -154,13 +154,12 @@ class Answer:
         """End an answer that cannot be finished: send the error event, then cut the answer.
 
         A reset could destroy the event before it is read. So 1.1 gets a close without the last
-        chunk. 1.0 gets one after the event, which says that the stream is broken. Without an event
-        it gets a reset, because it has no other sign.
+        chunk. 1.0 gets a reset after the event, because it has no other sign.
         """
         self.keep_alive = False
-        if event and (self._chunked or self._events):
-            self.write(event)
-        elif not self._http11:
-            reset(self._transport)
+        if not self._http11:
+            reset(self._transport, event if self._events else b"")
             return
+        if event and self._chunked:
+            self.write(event)
         self._transport.close()

@@ -22,7 +22,7 @@ from penstock.balancing.routes.table import RouteTable
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.token_counter import TokenCounter
 from penstock.balancing.wants import WantedFields
-from penstock.conf.pools import PoolSettings
+from penstock.conf.pools import BackendSettings, PoolSettings
 from penstock.conf.settings import Settings
 from penstock.proxy.data.counting import Counting
 from penstock.proxy.data.endpoints import Paths
@@ -37,10 +37,10 @@ Member = tuple[Backend, ConnectionPool]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the proxy runs on. `connections` are by backend, keys by pool.
+    """What the proxy runs on. `connections` and keys are by backend.
 
-    `authorizations` are the pools' own keys; `credentials` whether its backends get the
-    client's key, and the one that they get in its place.
+    `authorizations` are its own keys; `credentials` whether it gets the client's key, and the one
+    that it gets in its place.
     """
 
     settings: Settings
@@ -152,12 +152,15 @@ def configure(
         policies=tuple(pool.policy for pool in new.fleet.pools),
         connections={each.name: pool for each, pool in members.values()},
         authorizations={
-            pool.name: b"Bearer " + pool.api_key.get_secret_value().encode()
+            each.name: key
             for pool in settings.pools
-            if pool.api_key is not None
+            for each in pool.backends
+            if (key := _authorization(pool, each)) is not None
         },
         credentials={
-            pool.name: _credentials(pool, tenants=bool(settings.tenants)) for pool in settings.pools
+            each.name: _credentials(pool, each, tenants=bool(settings.tenants))
+            for pool in settings.pools
+            for each in pool.backends
         },
         certificates=new.certificates,
         tenants=Tenants(settings.tenants, authority=new.certificates.client_authority),
@@ -234,8 +237,15 @@ def _same(drafted: Policy, learnt: Policy | None) -> Policy:
     return learnt if learnt is not None and type(learnt) is type(drafted) else drafted
 
 
-def _credentials(pool: PoolSettings, *, tenants: bool) -> tuple[bool, bytes | None]:
-    """Whether a pool's backends get the client's key, and the one that they get in its place."""
+def _authorization(pool: PoolSettings, backend: BackendSettings) -> bytes | None:
+    """The key that probes show a backend."""
+    key = backend.api_key or pool.api_key
+    return b"Bearer " + key.get_secret_value().encode() if key is not None else None
+
+
+def _credentials(
+    pool: PoolSettings, backend: BackendSettings, *, tenants: bool
+) -> tuple[bool, bytes | None]:
+    """Whether a backend gets the client's key, and the one that it gets in its place."""
     whose = pool.forward_authorization or ("pool" if tenants else "client")
-    own = b"Bearer " + pool.api_key.get_secret_value().encode() if pool.api_key else None
-    return whose == "client", None if whose == "none" else own
+    return whose == "client", None if whose == "none" else _authorization(pool, backend)

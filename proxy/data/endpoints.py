@@ -131,6 +131,10 @@ class Paths:
         for tail in (*tails, *[b"/v1" + each for each in tails]):
             if [each for each in _METHODS if is_answered_here(each, tail) or _built_in(each, tail)]:
                 meant = (self.prefix + tail).decode("latin-1")
+                if b"deployments" in parts:
+                    return f"Azure's paths are not served: use the OpenAI client, for {meant}."
+                if tail.startswith(b"/v1/messages") and parts[:2] == [b"v1", b"v1"]:
+                    return f"Did you mean {meant}? Anthropic's SDKs add /v1 to their base URL."
                 return f"Did you mean {meant}? {_BASE_URLS}"
         return ""
 

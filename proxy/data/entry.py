@@ -5,6 +5,7 @@ The same for its first attempt and for all that follow a failure.
 
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
@@ -112,6 +113,12 @@ class Entry:
     @property
     def waits(self) -> bool:
         return self._adapter is not None or (self._queued is not None and self._queued.waits)
+
+    def promised(self) -> None:
+        """Its client has got its 200: it is not refused any more because its class waits no longer.
+        What the client itself allows still ends its wait."""
+        if self._queued is not None and not self._queued.impatient:
+            self._queued.deadline_s = inf
 
     def enter(self, party: str, now_s: float) -> Lease | None:
         """The lease if it is sent at once. None: it waits. Raises PenstockError.

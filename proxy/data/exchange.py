@@ -269,7 +269,7 @@ class Exchange(AttemptOwner):
             request,
             lease,
             plane.connections[backend.name],
-            credentials=plane.credentials[backend.pool],
+            credentials=plane.credentials[backend.name],
             itl_s=times.itl_s,
         )
         self._attempt.begin()
@@ -342,6 +342,7 @@ class Exchange(AttemptOwner):
             return
         if request.ask.stream and now_s >= request.hold_s and not self._committed:
             answer.hold()
+            self._entry.promised()
             request.hold_s = now_s + PING_S
         self._watch(now_s)
 

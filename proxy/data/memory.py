@@ -25,6 +25,8 @@ TABLES_SHARE: Final = 1 / 24
 # session) and 840 (a response) with a client for each entry and keys as long as any. Such keys that
 # are not Latin take 1,270: then the tables have 1 % of the memory more than their share.
 ENTRY_BYTES: Final = 1_024
+# The kernel counts the buffers of sockets and the files of logs, too, before it kills the process.
+GROUP_SHARE: Final = 0.8
 _MIB: Final = 1_048_576
 
 
@@ -35,11 +37,11 @@ class Memory:
         """`group_bytes`: the limit of the control group, or 0. `resting_bytes`: in use at start."""
         self._group_bytes = group_bytes
         self._resting_bytes = resting_bytes
-        self.limit_bytes = group_bytes
+        self.limit_bytes = int(GROUP_SHARE * group_bytes)
 
     def use(self, limit_bytes: int | None) -> None:
         """Use the limit of the configuration, if it gives one."""
-        self.limit_bytes = limit_bytes or self._group_bytes
+        self.limit_bytes = limit_bytes or int(GROUP_SHARE * self._group_bytes)
 
     @property
     def part_bytes(self) -> int:

@@ -117,13 +117,17 @@ def _send(
     target = mirror.target
     if record.ended_s and not record.whole:
         return "left"
-    if plane.draining or target.pool not in plane.credentials:  # a reload has removed it
+    known = target.pool in [each.name for each in plane.fleet.pools]
+    if plane.draining or not known:  # a reload has removed it
         return "no_backend"
     ask = aimed(plane, request.ask, target, way.asked)
     kept: Edits = tuple([edit for edit in edits if edit[0] != MODEL])
     if ask.model != way.asked:
         kept = (*kept, (MODEL, msgspec.json.encode(ask.model)))
-    forwards_key, own_key = plane.credentials[target.pool]
+    lease = _lease(plane, ask, now_s)
+    if lease is None:
+        return "no_backend"
+    forwards_key, own_key = plane.credentials[lease.backend.name]
     forwards_key = forwards_key and mirror.forward_authorization
     mirrored = Mirrored(
         _head(request, forwards_key=forwards_key),
@@ -135,9 +139,6 @@ def _send(
         (forwards_key, own_key),
     )
     limits = _limits(plane.timeouts, ask)
-    lease = _lease(plane, ask, now_s)
-    if lease is None:
-        return "no_backend"
     connections = plane.connections[lease.backend.name]
     copy = request.copy = Copy(mirrored, lease, connections, limits, plane.now, plane.mirrors.ended)
     plane.mirrors.run(copy, seat, record, request.ask.max_tokens or 0)

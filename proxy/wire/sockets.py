@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import os
 import socket
 import struct
 import termios
@@ -84,8 +85,16 @@ def reset_at_close(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
 
 
-def reset(transport: asyncio.Transport) -> None:
-    """Close with a reset. `abort` alone sends a plain FIN, which can mean a whole answer."""
+def reset(transport: asyncio.Transport, last: bytes = b"") -> None:
+    """Close with a reset. `abort` alone sends a plain FIN, which can mean a whole answer.
+
+    `last`: goes out before it, if nothing else is unsent and TLS would not hold it up. A peer that
+    reads what came before the reset has it.
+    """
+    plain = transport.get_extra_info("ssl_object") is None
+    if last and plain and not transport.get_write_buffer_size():
+        with contextlib.suppress(OSError):
+            os.write(transport.get_extra_info("socket").fileno(), last)
     with contextlib.suppress(OSError):  # closed already
         reset_at_close(transport.get_extra_info("socket"))
     transport.abort()

@@ -79,7 +79,9 @@ async def test_an_operator_sees_what_is_missed(simulate: Simulate, serve: Serve)
     assert not await slo_lines(penstock)  # nine are too few
     assert (await ask(penstock, CHATS, STREAM)).status == 200
     (line,) = await slo_lines(penstock)
-    assert line.startswith("SLO ttft_p95 of pool default is critical: measured 0.0"), line
+    assert line.startswith(
+        "SLO ttft_p95 of pool default is critical: 95% of first tokens took up to 0.0"
+    ), line
     assert "0.000% of 10 requests are good, 95% is asked for" in line
 
 

@@ -1,4 +1,4 @@
-"""Pools for LiteLLM's deployments: servers that answer for the same names, with the same key."""
+"""Pools for LiteLLM's deployments: servers that answer for the same names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,16 +31,16 @@ class Pool:
 
 
 def pools_of(deployments: Sequence[Deployment]) -> list[Pool]:
-    """Servers with the same key that answer for the same names by the same models are one pool."""
-    by_server: dict[tuple[str, str | None], list[Deployment]] = {}
+    """Servers that answer for the same names by the same models are one pool."""
+    by_server: dict[str, list[Deployment]] = {}
     for each in deployments:
-        by_server.setdefault((each.url, each.key), []).append(each)
+        by_server.setdefault(each.url, []).append(each)
     names, pools = Names(), dict[object, Pool]()
-    for (_, key), entries in by_server.items():
+    for entries in by_server.values():
         answers = frozenset((each.group, each.model) for each in entries)
-        if (key, answers) not in pools:
-            pools[key, answers] = Pool(names.new(entries[0].group))
-        pools[key, answers].deployments += entries
+        if answers not in pools:
+            pools[answers] = Pool(names.new(entries[0].group))
+        pools[answers].deployments += entries
     return list(pools.values())
 
 
@@ -58,24 +58,35 @@ def pool_part(pool: Pool, strategy: str | None, names: Names) -> Part:
     policy = policy_of(strategy, pool)
     part.put_given(policy=policy)
     part.put("models", pool.models)
-    _put_key(part, pool)
+    shared = len({each.key for each in pool.deployments}) == 1
+    if shared:
+        _put_key(part, pool.deployments[0], pool.name)
     servers: dict[str, list[Deployment]] = {}
     for each in pool.deployments:
         servers.setdefault(each.url, []).append(each)
     weighs = policy != "token_cost" and policy is not None
     base = pool.name
-    part.put("backends", [_backend(each, names, base, weighs=weighs) for each in servers.values()])
+    backends = []
+    for entries in servers.values():
+        backend = _backend(entries, names, base, weighs=weighs)
+        if not shared:
+            _put_key(backend, entries[0], str(backend["name"]))
+            others = [each.line for each in entries if each.key != entries[0].key]
+            if others:
+                backend.remark(f"It has another key in line {others[0]}: one counts for all.")
+        backends.append(backend)
+    part.put("backends", backends)
     return part
 
 
-def _put_key(part: Part, pool: Pool) -> None:
-    key = pool.deployments[0].key
+def _put_key(part: Part, deployment: Deployment, name: str) -> None:
+    key = deployment.key
     if key is None:
         return
     variable = variable_in(key)
     if variable is None:
-        variable = Variable(variable_of(pool.name, "API_KEY"))
-        line = pool.deployments[0].line
+        variable = Variable(variable_of(name, "API_KEY"))
+        line = deployment.line
         part.remark(f"The key stands in the file of LiteLLM (line {line}): give it as {variable}.")
     part.put("api_key", variable)
 

@@ -1,9 +1,11 @@
 """`penstock import nginx`: nginx's configuration as one of penstock's."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.conf.issues import ConfigError, Issue
+from penstock.conf.kinds import ORIGIN
 from penstock.proxy.commands.imports.nginx_leftovers import tell_leftovers
 from penstock.proxy.commands.imports.nginx_listen import put_listen
 from penstock.proxy.commands.imports.nginx_locations import Locations, inherited
@@ -62,7 +64,8 @@ def nginx(text: str, file: str) -> Part:
     if http is not root:
         tell_leftovers(part, root, ())
     tell_leftovers(part, http, _READ | {"location"})
-    put_listen(part, server)
+    scopes = list(locations.scopes)
+    put_listen(part, server, _origins(scopes))
     tell_leftovers(part, server, _READ_IN_SERVER)
     for other in http.all("server"):
         if other is not server:
@@ -71,7 +74,6 @@ def nginx(text: str, file: str) -> Part:
     part.put("routes", [locations.remarks, *locations.routes()])
     if pools.session_headers:
         part.put("affinity", {"headers": pools.session_headers})
-    scopes = list(locations.scopes)
     part.put("timeouts", _timeouts(scopes))
     part.put("limits", _limits(scopes, root))
     return part
@@ -85,6 +87,19 @@ def _why_not(server: Directive) -> str:
     if _proxies(server):
         return "penstock has one data port: import this server by itself, for another penstock"
     return "It leads to no backend"
+
+
+def _origins(scopes: Scopes) -> list[str]:
+    """The pages that browsers may ask from. A variable stands for any page."""
+    named = [
+        each.words[1]
+        for scope in scopes
+        for block in scope
+        for each in block.all("add_header")
+        if len(each.words) > 1 and each.words[0].lower() == "access-control-allow-origin"
+    ]
+    origins = list(dict.fromkeys("*" if "$" in name else name.strip("\"'") for name in named))
+    return ["*"] if "*" in origins else [each for each in origins if re.fullmatch(ORIGIN, each)]
 
 
 def _timeouts(scopes: Scopes) -> Part:

@@ -1,5 +1,6 @@
 """Where nginx's server listens, and its certificate."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.proxy.commands.imports.nginx_syntax import Directive
@@ -10,8 +11,8 @@ _PORT: Final = 80
 _NEEDLESS: Final = frozenset({"ssl", "default_server", "reuseport", "deferred", "ipv6only=on"})
 
 
-def put_listen(part: Part, server: Directive) -> None:
-    """Write `listen`, and tell what of it cannot be."""
+def put_listen(part: Part, server: Directive, origins: Sequence[str] = ()) -> None:
+    """Write `listen`, and tell what of it cannot be. `origins`: of pages that may ask."""
     listens = server.all("listen")
     addresses: list[tuple[Directive, Address]] = []
     for each in listens:
@@ -33,6 +34,8 @@ def put_listen(part: Part, server: Directive) -> None:
     if own is not None and own != "0.0.0.0":  # noqa: S104 - compared with, not listened on
         listen.put("host", own)
     listen.put("port", port)
+    if origins:
+        listen.put("cors_origins", list(origins))
     if any("ssl" in each.words for each, _ in addresses) or _says(server, "ssl", "on"):
         _put_tls(listen, server)
     part.put("listen", listen)

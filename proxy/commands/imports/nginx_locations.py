@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.conf.kinds import PATH_PATTERN
+from penstock.conf.served_paths import leads_to_some
 from penstock.proxy.commands.imports.names import Names
 from penstock.proxy.commands.imports.nginx_leftovers import WRITTEN_HEADERS, tell_leftovers
 from penstock.proxy.commands.imports.nginx_pools import Pools
 from penstock.proxy.commands.imports.nginx_syntax import Directive
-from penstock.proxy.commands.imports.nginx_values import target_of
+from penstock.proxy.commands.imports.nginx_values import Target, target_of
 from penstock.proxy.commands.imports.part import Part, Variable
 
 _READ: Final = frozenset(
@@ -20,6 +21,7 @@ _READ: Final = frozenset(
     | {"proxy_ssl_verify"}
 )
 _NO_LOCATION: Final = "This path is not served."
+_CHATS: Final = "/v1/chat/completions"
 _KEY: Final = Variable("BACKEND_API_KEY")
 
 
@@ -92,6 +94,10 @@ class Locations:
             why = "A target is http://HOST:PORT or the name of an upstream, without variables"
             remarks.lost(passes.line, f"{title}: proxy_pass", why)
             return None
+        if not self._is_for_engines(location, target):
+            why = "penstock serves the APIs of engines only: let nginx go on with this one"
+            remarks.lost(location.line, title, why)
+            return None
         settings = Part()
         self._put_settings(settings, location, target.scheme)
         pool = self._pools.of(target, settings)
@@ -107,9 +113,25 @@ class Locations:
             return None
         return Location(pattern, *pool)
 
+    def _is_for_engines(self, location: Directive, target: Target) -> bool:
+        """Whether clients may ask an engine there. Beside a location for chats that leads
+        elsewhere, all other paths are for something else."""
+        path = target.path or _path_of(location)
+        if path != "/":
+            return leads_to_some(path)
+        chats = [
+            passes.words[0]
+            for each in self._outer[0].all("location")
+            if _path_of(each) != "/" and _CHATS.startswith(_path_of(each))
+            if (passes := each.one("proxy_pass")) is not None
+        ]
+        return not chats or target.server in [
+            found.server for each in chats if (found := target_of(each)) is not None
+        ]
+
     def _pattern(self, location: Directive, path: str | None) -> str | None:
         """The path as clients ask penstock for it."""
-        own = location.words[-1] if location.words else "/"
+        own = _path_of(location)
         if path is not None and path != own:
             told = f"Clients now ask for {path}, where nginx had {own}: paths pass as they are."
             self.remarks.remark(f"{told} (line {location.line})")
@@ -205,6 +227,10 @@ def _route(location: Location, names: Names) -> Part:
 def inherited(scopes: Sequence[Directive], name: str) -> Directive | None:
     """The directive of this name in the innermost block that has it."""
     return next((found for each in scopes if (found := each.one(name)) is not None), None)
+
+
+def _path_of(location: Directive) -> str:
+    return location.words[-1] if location.words else "/"
 
 
 def _title(location: Directive) -> str:

@@ -22,6 +22,9 @@ def warned(folder: Path, text: str) -> list[str]:
     return [str(each).replace(f"{folder}/", "") for each in warnings]
 
 
+LOCAL = "listen: {host: 127.0.0.1}\n"
+
+
 def fleet(*backends: str, pool: str = "") -> str:
     lines = "".join(f"      - {{name: b{i}, url: {url}}}\n" for i, url in enumerate(backends))
     return f"pools:\n  - name: p\n    {pool}\n    backends:\n{lines}"
@@ -103,9 +106,21 @@ def fleet(*backends: str, pool: str = "") -> str:
             "conf.yaml:3: pools[0].tls.ca_file: does nothing for b1, whose url is http",
         ),
         (
-            fleet("http://a", pool="api_key: hunter2"),
+            fleet("http://a", pool="api_key: hunter2") + LOCAL,
             "conf.yaml:3: pools[0].api_key: is a key of fewer than 16 characters, which can be"
             " guessed: `openssl rand -hex 32` makes a good one",
+        ),
+        (
+            fleet("http://a", pool="api_key: sk-0123456789abcdef"),
+            "conf.yaml:1: listen.host: lets anybody who reaches it use the key of pool p: list"
+            " tenants",
+        ),
+        (
+            fleet("http://a")
+            + "tenants:\n  - name: t\n    keys: [{key: sk-0123456789abcdef}]\n"
+            + "    limits: {tokens_per_day: 5}\n",
+            "conf.yaml:9: tenants[0].limits.tokens_per_day: is full again after each restart: set"
+            " state.dir to remember it",
         ),
         (
             fleet("http://a") + "tenants:\n  - {name: t, keys: [{key: hunter2}]}\n",
@@ -123,7 +138,8 @@ def test_what_is_doubted(text: str, expected: str, tmp_path: Path) -> None:
     [
         fleet("http://a:1", "http://a:2", "https://a:1.0.0.1".replace(":1.0.0.1", "")),
         fleet("http://10.0.0.1", "http://[fd00::1]:80"),
-        fleet("http://a", pool='api_key: "${KEY}"'),
+        fleet("http://a", pool='api_key: "${KEY}"') + LOCAL,
+        fleet("http://a", pool='api_key: "${KEY}"\n    forward_authorization: none'),
         # One server with two adapters, each a model of its own.
         "pools:\n  - {name: p, models: [x], backends: [{name: a, url: http://a}]}\n"
         "  - {name: q, models: [y], backends: [{name: b, url: http://a}]}\n",
@@ -150,7 +166,7 @@ def test_models_that_nobody_can_ask_for_must_be_named(
     more: str, doubted: bool, tmp_path: Path
 ) -> None:
     pool = ", ".join(["forward_authorization: client", more]).rstrip(", ")
-    told = warned(tmp_path, fleet("http://a", pool=pool.replace(", ", "\n    ")))
+    told = warned(tmp_path, fleet("http://a", pool=pool.replace(", ", "\n    ")) + LOCAL)
     assert bool(told) is doubted
     assert all("name them in pools[].models" in each for each in told)
 

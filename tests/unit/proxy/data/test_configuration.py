@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,6 +29,24 @@ NAMES = Names(look_up)
 
 def loaded(*urls: str, **flags: Any) -> Loaded:
     return load(None, {}, {"backends": list(urls)} | flags)
+
+
+def test_a_backend_may_have_a_key_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("of-b1\n")
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "penstock.yaml").write_text(
+        "pools:\n- name: p\n  api_key: of-the-pool\n  backends:\n"
+        "  - {name: b0, url: http://10.0.0.1:1}\n"
+        "  - {name: b1, url: http://10.0.0.2:1, api_key_file: key}\n"
+    )
+    loop = asyncio.new_event_loop()
+    try:
+        configuration = configure(drafted(load(tmp_path / "penstock.yaml", {}, {})), loop, NAMES)
+    finally:
+        loop.close()
+    keys = {"b0": b"Bearer of-the-pool", "b1": b"Bearer of-b1"}
+    assert configuration.authorizations == keys
+    assert configuration.credentials == {name: (True, key) for name, key in keys.items()}
 
 
 A, B, C = (f"http://10.0.0.{i}:8000" for i in (1, 2, 3))

@@ -125,7 +125,8 @@ def test_each_time_for_which_it_was_held_is_left_out_and_none_in_which_it_waited
         "fallbacks": [{"pool": pool, "on": ["no_backend"]} for pool in ("p2", "p3")],
     }
     pools = [{"name": f"p{n}", "backends": [_backend(f"b{n}")]} for n in (1, 2, 3)]
-    play = Play(3, pools=pools, routes=[route], admission={"hold_for_backend_s": 120})
+    held: dict[str, Any] = {"admission": {"hold_for_backend_s": 120}, "timeouts": {"hold_s": 600}}
+    play = Play(3, pools=pools, routes=[route], **held)
     for backend in play.backends[1:]:
         backend.max_requests = 1
     down(play, "b1", "b2", "b3")

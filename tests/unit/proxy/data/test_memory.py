@@ -22,11 +22,11 @@ def test_all_parts_fit_beside_what_it_takes_without_clients(limit_mib: int) -> N
 
 
 def test_the_configuration_comes_before_the_control_group() -> None:
-    memory = Memory(512 * MIB, RESTING_BYTES)
+    memory = Memory(640 * MIB, RESTING_BYTES)
     memory.use(128 * MIB)
     assert memory.limit_bytes == 128 * MIB
     memory.use(None)
-    assert memory.limit_bytes == 512 * MIB
+    assert memory.limit_bytes == 512 * MIB  # 80 % of it
 
 
 def test_without_a_limit_nothing_is_limited(caplog: pytest.LogCaptureFixture) -> None:
@@ -36,22 +36,22 @@ def test_without_a_limit_nothing_is_limited(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_what_is_remembered_follows_the_memory() -> None:
-    memories = [Memory(mib * MIB, RESTING_BYTES) for mib in (64, 96, 256, 2_048)]
+    memories = [Memory(mib * MIB, RESTING_BYTES) for mib in (80, 120, 320, 2_560)]
     assert [memory.entries(2) for memory in memories] == [1, 563, 3_635, 38_041]
     assert memories[2].entries(4) == 3_635 // 2
     assert Memory(0, RESTING_BYTES).entries(2) == NO_LIMIT
 
 
-def test_bodies_of_the_default_size_fit_a_container_of_256_mib() -> None:
-    assert Memory(256 * MIB, RESTING_BYTES).part_bytes > 32 * MIB
+def test_bodies_of_the_default_size_fit_a_container_of_320_mib() -> None:
+    assert Memory(320 * MIB, RESTING_BYTES).part_bytes > 32 * MIB
 
 
 @pytest.mark.parametrize(
     ("limit_mib", "level", "told"),
     [
-        (64, logging.ERROR, "it is 64 MiB, and penstock takes 60 MiB without clients"),
-        (128, logging.WARNING, "bodies above 11 MiB will be refused"),
-        (512, 0, ""),
+        (80, logging.ERROR, "it is 64 MiB, and penstock takes 60 MiB without clients"),
+        (160, logging.WARNING, "bodies above 11 MiB will be refused"),
+        (640, 0, ""),
     ],
 )
 def test_what_does_not_fit_is_told(

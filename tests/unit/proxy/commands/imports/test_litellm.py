@@ -182,6 +182,19 @@ def test_keys_are_variables(tmp_path: Path) -> None:
     assert tenant.keys[0].key.get_secret_value().startswith("MASTER-")
 
 
+def test_servers_of_one_name_may_have_keys_of_their_own(tmp_path: Path) -> None:
+    settings, _ = read(
+        tmp_path,
+        entry("a", "hosted_vllm/a", 1, api_key="os.environ/ONE"),
+        entry("a", "hosted_vllm/a", 2, api_key="os.environ/TWO"),
+        entry("a", "hosted_vllm/a", 3, api_key="none"),
+    )
+    (pool,) = settings.pools
+    assert pool.api_key is None
+    told = [each.api_key and each.api_key.get_secret_value()[:4] for each in pool.backends]
+    assert told == ["ONE-", "TWO-", None]
+
+
 def test_defaults_of_a_name_become_those_of_its_route(tmp_path: Path) -> None:
     settings, remarks = read(
         tmp_path, entry("a", "hosted_vllm/a", 1, temperature=0.2, max_tokens=9)

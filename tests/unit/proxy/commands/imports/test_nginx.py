@@ -83,17 +83,44 @@ def test_servers_have_weights_limits_and_backups(tmp_path: Path) -> None:
 def test_locations_are_routes_in_the_order_in_which_nginx_takes_them(tmp_path: Path) -> None:
     settings, _ = served(
         """location / { proxy_pass http://vllm; }
-        location /v1/ { proxy_pass http://10.0.0.7:1; }
+        location /v1/ { proxy_pass http://vllm; }
         location /v1/embeddings { proxy_pass http://10.0.0.8:1; }
         location = /v1/rerank { proxy_pass http://embed-0; }""",
         tmp_path,
     )
     assert [(each.match.path, each.to[0].pool) for each in settings.routes] == [
         (("/v1/rerank",), "embed-0"),
-        (("/v1/embeddings*",), "backend-2"),
-        (("/v1/*",), "backend"),
+        (("/v1/embeddings*",), "backend"),
+        (("/v1/*",), "vllm"),
         (None, "vllm"),
     ]
+
+
+def test_what_is_no_engine_gets_no_pool(tmp_path: Path) -> None:
+    settings, remarks = served(
+        """location / { proxy_pass http://webapp:3000; }
+        location /grafana/ { proxy_pass http://grafana:3000; }
+        location /v1/ { proxy_pass http://vllm; }""",
+        tmp_path,
+    )
+    assert [each.name for each in settings.pools] == ["vllm"]
+    assert remarks.count("penstock serves the APIs of engines only") == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "origins"),
+    [
+        ("Access-Control-Allow-Origin https://chat.example.com", ("https://chat.example.com",)),
+        ('Access-Control-Allow-Origin "$http_origin"', ("*",)),
+        ("Access-Control-Allow-Methods GET", ()),
+    ],
+)
+def test_the_pages_that_may_ask_go_along(
+    header: str, origins: tuple[str, ...], tmp_path: Path
+) -> None:
+    location = f"location / {{ proxy_pass http://vllm; add_header {header}; }}"
+    settings, _ = served(location, tmp_path)
+    assert settings.listen.cors_origins == origins
 
 
 def test_a_path_without_a_location_stays_unserved(tmp_path: Path) -> None:
@@ -111,11 +138,12 @@ def test_a_path_without_a_location_stays_unserved(tmp_path: Path) -> None:
     [
         ("location ~ ^/v2 { proxy_pass http://vllm; }", "Routes match paths exactly"),
         ("location /x { proxy_pass http://$backend; }", "without variables"),
-        ("location /x { proxy_pass http://none; }", None),  # a host of this name
+        ("location /tokenize { proxy_pass http://none; }", None),  # a host of this name
         ("location /x { proxy_pass http://unix:/run/x; }", "without variables"),
         ("location /health { return 200; }", "It leads to no backend"),
-        ("location /x { proxy_pass http://down; }", "It has no server"),
-        ("location /x* { proxy_pass http://vllm; }", "characters that no route matches"),
+        ("location /tokenize { proxy_pass http://down; }", "It has no server"),
+        ("location /static { proxy_pass http://e:1; }", "the APIs of engines only"),
+        ("location /v1* { proxy_pass http://vllm; }", "the APIs of engines only"),
     ],
 )
 def test_locations_that_cannot_be_carried_over(
@@ -201,7 +229,7 @@ def test_times_and_sizes(tmp_path: Path) -> None:
             {UPSTREAM} client_max_body_size 2g; keepalive_timeout 65; send_timeout 1m;
             server {{
                 client_header_timeout 5s; client_body_timeout 1h30m;
-                location /a/ {{ proxy_pass http://vllm; proxy_read_timeout 30; }}
+                location /v1/ {{ proxy_pass http://vllm; proxy_read_timeout 30; }}
                 location / {{
                     proxy_pass http://vllm; proxy_read_timeout 5m; proxy_connect_timeout 500ms;
                 }}
