@@ -192,12 +192,19 @@ def _memory(scene: Scene) -> Finding | None:
     full = [each for each in scene.serving if each.kv_usage >= FULL]
     stopped = sum(each.preemptions for each in scene.serving)
     waits_there = any(each.waiting >= 1.0 for each in full)
-    slow = scene.waits and (scene.share(*_CACHE) >= MOST or waits_there)
+    lacks = (WaitReason.KV_CACHE,) if _spare_places(scene) else _CACHE
+    slow = scene.waits and (scene.share(*lacks) >= MOST or waits_there)
     if not slow and (stopped < PREEMPTIONS_MIN or not full):
         return None
     usage = max([each.kv_usage for each in scene.serving], default=0.0)
     figures = {"kv_usage": usage, "full": float(len(full)), "preemptions": float(stopped)}
     return Finding(Kind.MEMORY, backend=only(full), figures=figures | _queue(scene))
+
+
+def _spare_places(scene: Scene) -> bool:
+    """Whether what is left to other tenants is places: caches have much more room than that."""
+    told = [each.kv_usage for each in scene.serving if each.now.told_s is not None]
+    return bool(told) and max(told) < FEW_KV_USAGE
 
 
 def _scheduler(scene: Scene) -> Finding | None:
@@ -215,7 +222,8 @@ def _scheduler(scene: Scene) -> Finding | None:
     stuck = [each for each in roomy if each.waiting >= 1.0 and each.backlog_s < WAIT_S / 4]
     # Engines that run the same number all the time, with others behind, have no more places.
     steady = [each for each in roomy if each.waiting >= 1.0 and each.steady and _idles(each)]
-    no_places = scene.share(WaitReason.SEQUENCES) >= MOST or (stuck and not scene.share(*_PREFILL))
+    taken = (WaitReason.SEQUENCES, *[WaitReason.SHARE] * _spare_places(scene))
+    no_places = scene.share(*taken) >= MOST or (stuck and not scene.share(*_PREFILL))
     # With more places streams that are slow now would be slower.
     if scene.gap_s < GAP_S and (no_places or len(steady) * 2 > len(scene.serving)):
         running = max([each.running for each in steady or stuck or scene.serving], default=0.0)

@@ -23,7 +23,8 @@ _CERTAIN: Final = (Kind.STARTING, Kind.FAILING)
 
 
 class Verdict:
-    """`finding`: what is told now. `since_s`, `seen_s`: when it was seen first, and last."""
+    """`finding`: what is told now. `since_s`: from when on it was seen. `seen_s`: when it, or
+    another trouble, was seen last."""
 
     def __init__(self, now_s: float) -> None:
         self.finding = FINE
@@ -42,6 +43,8 @@ class Verdict:
         if _same(found, self.finding):
             self.finding, self.seen_s = found, self.window.now.at_s  # with the figures of now
             return False
+        if found.kind not in CALM and not self.finding.by_state:
+            self.seen_s = self.window.now.at_s  # requests still wait, for whatever reason
         wanted = self._wanted(found)
         if wanted is None:
             return False

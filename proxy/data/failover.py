@@ -21,6 +21,7 @@ from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendBusy,
     BackendError,
+    BackendHung,
     EngineDead,
     InternalFault,
     NoPorts,
@@ -165,7 +166,8 @@ class Failover:
         asleep = plane.sleep.excuses(lease.began_s, now_s)
         counted, times = lease.backend.failures_total, self._request.times
         cause = complain(plane.gate, lease, error, now_s, plane.failed, asleep=asleep)
-        if times is not None and lease.backend.failures_total > counted:
+        hung = isinstance(error, BackendHung)  # the probes have counted it
+        if times is not None and (hung or lease.backend.failures_total > counted):
             times.backend.lately.failed(error.reason, now_s)
         return cause
 

@@ -242,6 +242,12 @@ CASES = {
 }
 
 
+def test_what_is_left_to_other_tenants_is_places_where_caches_are_empty() -> None:
+    few = backend(kv_usage=0.05, running=8, sequences=8, streams=8)
+    assert found(few, **queue(WaitReason.SHARE)).detail == "sequences"
+    assert found(backend(kv_usage=0.8), **queue(WaitReason.SHARE)).kind is Kind.MEMORY
+
+
 def test_who_waits_for_others_waits_for_what_those_lack() -> None:
     """One of a high class lacks room in a cache, and five behind it wait for that one."""
     facts = queue(WaitReason.KV_CACHE) | {"lacks": {WaitReason.KV_CACHE: 1, WaitReason.CLASS: 5}}
