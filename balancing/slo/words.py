@@ -5,10 +5,18 @@ from typing import Final
 
 from penstock.balancing.slo.latencies import Latencies
 from penstock.balancing.slo.objective import Objective
-from penstock.balancing.slo.state import State
+from penstock.balancing.slo.state import CALM_BELOW, CRITICAL_ABOVE, EASED_BELOW, WARNS_ABOVE, State
 
 _TIMED: Final = {"ttft": "first tokens", "itl": "times between tokens", "e2e": "answers"}
 DAY_S: Final = 86_400.0
+
+
+def _eases(objective: Objective) -> str:
+    """A state holds on for a while, so that it does not flap."""
+    critical = objective.state is State.CRITICAL
+    limit = CRITICAL_ABOVE if critical else WARNS_ABOVE
+    eased = EASED_BELOW if critical else CALM_BELOW
+    return "" if objective.nearest.used > limit else f" (the state ends at {eased:.0%} of that)"
 
 
 def because(objective: Objective, latencies: Latencies | None, now_s: float) -> str:
@@ -22,7 +30,7 @@ def because(objective: Objective, latencies: Latencies | None, now_s: float) -> 
         took = "over an hour" if took_s is None or took_s == inf else f"up to {took_s:.3g} s"
         return (
             f"{100.0 * goal.share:g}% of {_TIMED[kind]} took {took} in the last hour, "
-            f"{target_s:g} s is asked for"
+            f"{target_s:g} s is asked for{_eases(objective)}"
         )
     if limit.kind == "burn":
         good, bad = objective.burned(limit.span)

@@ -93,12 +93,15 @@ def _starting(scene: Scene) -> Finding | None:
     """Nobody serves yet, or what has just begun to serve is not enough."""
     fresh = [each for each in scene.backends if _starts(each)]
     few = len(fresh) < OUT_SHARE * len(scene.backends)
-    if not fresh or (scene.serving and (few or not scene.waits or _memory(scene))):
+    most = 2 * sum(each.now.state == "starting" for each in fresh) > len(scene.backends)
+    waits = scene.waits and not few and not _memory(scene)
+    if not fresh or (scene.serving and not most and not waits):
         return None
     if not scene.serving and any(each.now.state == "ejected" for each in scene.backends):
         return None
     figures = {"backends": float(len(fresh)), "of": float(len(scene.backends))}
     figures["starting_s"] = max(each.now.starting_s for each in fresh)
+    figures["serve"] = float(len(scene.serving))
     return Finding(Kind.STARTING, backend=only(fresh), figures=figures)
 
 
@@ -196,7 +199,8 @@ def _memory(scene: Scene) -> Finding | None:
     slow = scene.waits and (scene.share(*lacks) >= MOST or waits_there)
     if not slow and (stopped < PREEMPTIONS_MIN or not full):
         return None
-    usage = max([each.kv_usage for each in scene.serving], default=0.0)
+    # As it is now: rows of backends tell that, too.
+    usage = max([each.now.kv_usage or each.kv_usage for each in full or scene.serving], default=0.0)
     figures = {"kv_usage": usage, "full": float(len(full)), "preemptions": float(stopped)}
     return Finding(Kind.MEMORY, backend=only(full), figures=figures | _queue(scene))
 

@@ -57,10 +57,10 @@ def _with_tenant(finding: Finding, sentence: str, remedies: tuple[str, ...]) -> 
     if finding.role == "reads":
         return f"{sentence} Nearly all of them are of tenant {finding.tenant}.", remedies
     if finding.role in _TAKES:
-        return f"{sentence} {_TAKES[finding.role]} tenant {finding.tenant}.", (remedies[0], limit)
+        return f"{sentence} {_TAKES[finding.role]} tenant {finding.tenant}.", (limit, remedies[0])
     return (
         f"{sentence} Nearly all that waits is of tenant {finding.tenant}. Others are served.",
-        (remedies[0], limit),
+        (limit, remedies[0]),
     )
 
 
@@ -86,10 +86,10 @@ def _missed(finding: Finding) -> Words:
     """One that is missed for hours after its cause needs no other step."""
     named = "; ".join(f"{each.name}: {each.because}" for each in finding.missed[:NAMED_MAX])
     return (
-        f"Nothing slows the pool down now, but a service level is missed. {named}.",
+        f"A service level is missed, though nothing waits and no backend stands out. {named}.",
         (
-            "See which requests were slow or failed: penstock requests, with --failed for these.",
-            "If they are old, nothing is to do: the level recovers with good requests.",
+            "See where the time of requests goes: penstock requests (--failed), penstock trace.",
+            "Old ones need no step. Models that think before they show a token need more time.",
         ),
     )
 
@@ -125,7 +125,7 @@ def _slow_decode(finding: Finding) -> Words:
 def _memory(finding: Finding) -> Words:
     figures = finding.figures
     stopped, used = figures["preemptions"], f"{figures['kv_usage']:.0%}"
-    more = f" Engines stopped {stopped:.0f} streams for lack of room." if stopped else ""
+    more = f" Engines paused {stopped:.0f} streams for lack of room." if stopped else ""
     if figures["full"]:
         said = f"the KV cache{_at(finding)} is {used} full"
     else:
@@ -257,6 +257,8 @@ def _starting(finding: Finding) -> Words:
     figures = finding.figures
     since_s = figures["starting_s"]
     long = f" The longest has been starting for {since_s:.0f} s." if since_s else ""
+    if not figures.get("serve", 1.0):
+        long += " None serves: requests wait for one, or get 503."
     return (
         f"Starting: {figures['backends']:.0f} of {figures['of']:.0f} backends are not ready, or "
         f"have just begun to serve.{long}",

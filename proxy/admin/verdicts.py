@@ -95,12 +95,14 @@ class Verdicts:
             seen.append(each)
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
-        before = _told(pool.name, verdict, facts.at_s, time())
+        before = _told(pool.name, verdict, verdict.seen_s, time())
+        times = {"since": verdict.since_s, "until": verdict.seen_s}
         if verdict.look(seen):
             if before["kind"] is not Kind.FINE:
-                names = ("pool", "kind", "backend", "tenant", "sentence", "since")
-                ended = {name: before[name] for name in names} | {"until": round(time(), 3)}
-                self.past.append(ended)
+                names = ("pool", "kind", "backend", "tenant", "sentence")
+                ended = {name: before[name] for name in names}
+                ago_s = time() - facts.at_s
+                self.past.append(ended | {name: round(at + ago_s, 3) for name, at in times.items()})
             sentence, _ = words(verdict.finding)
             kind = verdict.finding.kind
             level = logging.INFO if kind is Kind.FINE else logging.WARNING

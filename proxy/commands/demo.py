@@ -26,10 +26,10 @@ ADMIN_PORT: Final = 9321
 # So that the page has a promise to show.
 SLO: Final = {"ttft_s": {"p95": 1.0}, "error_rate": 0.01}
 # Where clients have keys.
-KEYS: Final = ("sk-demo-chat-0123456789abcdef", "sk-demo-batch-0123456789abcdef")
+KEYS: Final = ("sk-demo-chat-0123456789abcdef", "sk-demo-crawler-0123456789abcdef")
 TENANTS: Final = [
     {"name": name, "keys": [{"key": key}]}
-    for name, key in zip(("chat", "batch"), KEYS, strict=True)
+    for name, key in zip(("chat", "crawler"), KEYS, strict=True)
 ]
 # Enough for a trial, and below any limit on descriptors.
 CONNECTIONS: Final = 100

@@ -16,7 +16,7 @@ _SLOW: Final = 0.1
 
 
 class Break(NamedTuple):
-    """`act`: what is done to the servers. `crowd`: clients of the tenant `batch` that come then,
+    """`act`: what is done to the servers. `crowd`: clients of the tenant `crawler` that come then,
     with answers of `crowd_tokens`. `keyed`: clients have keys. `from_start`: it is so at once."""
 
     means: str

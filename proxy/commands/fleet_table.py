@@ -110,7 +110,7 @@ def _slower(backend: Told) -> str:
     """How many times as long as its peers, and in what."""
     times, work = backend.get("slower"), backend.get("slower_in")
     if times is None or times < SLOWER_MIN or work is None:
-        return _as("{:.1f}x", times)
+        return _as("{:.1f}x", times and max(1.0, times))  # less: it is faster
     return f"{times:.1f}x {work}"
 
 

@@ -110,7 +110,8 @@ def sentences(entry: Mapping[str, Any]) -> list[str]:
     if not entry["failed"]:
         return lines
     if entry["error"]:
-        lines.append(f"It ended with penstock's own error {entry['status']} {entry['error']}.")
+        own = f"own error {entry['status']}" if entry["status"] >= 400 else "error event"
+        lines.append(f"It ended with penstock's {own} {entry['error']}.")
     elif entry["status"] == 499:
         lines.append("Its client left before the answer began.")
     elif entry["status"] >= 400:

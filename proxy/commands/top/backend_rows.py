@@ -153,7 +153,7 @@ COLUMNS: Final = (
     _figure(
         "SLOWER",
         7,
-        lambda backend: backend["slower"],
+        lambda backend: backend["slower"] and max(1.0, backend["slower"]),
         "{:.1f}x".format,
         "times as long as its peers",
         bad=_is_slow,

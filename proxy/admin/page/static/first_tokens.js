@@ -40,4 +40,4 @@ function update(node, { none, pool, rate }) {
 }
 
 const createPart = (each) => make("i", { "data-part": each.name, title: each.words });
-const createLegend = (each) => make("span", {}, make("i", { class: "swatch", "data-part": each.name }), make("span"));
+const createLegend = (each) => make("span", { title: "mean time" }, make("i", { class: "swatch", "data-part": each.name }), make("span"));

@@ -12,7 +12,7 @@ const COLUMNS = [
 ];
 // Columns of names, which may be cut.
 const NAMES = ["whose", "what", "where"];
-const EMPTY = { slow: "No request yet. Send one to the data port.", failed: "No request has failed or was refused." };
+const EMPTY = { slow: "No request has been served yet.", failed: "No request has failed or was refused." };
 
 let list = "slow";
 let incident = null; // since when something is wrong

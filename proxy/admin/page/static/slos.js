@@ -2,6 +2,8 @@
 import { byId, keep, make, mark, put } from "./dom.js";
 import { NONE, percent, seconds } from "./format.js";
 
+// Fewer bad requests never alarm.
+const FEW = 10;
 const RANKS = { critical: 0, warning: 1 };
 
 /** Its card has room for canaries too. Without both its room is for the others. */
@@ -50,6 +52,7 @@ function nameOf(slo) {
 function burnOf(slo) {
   const windows = Object.entries(slo.windows);
   if (!slo.requests || !windows.length) return "";
+  if (slo.bad < FEW) return slo.bad ? `${slo.bad} bad: too few to say` : "no burn";
   const told = windows.length > 1 ? [windows[0], windows.at(-1)] : windows;
   if (told.every(([, each]) => each.burn_rate < 0.05)) return "no burn";
   return `burn ${told.map(([name, each]) => `${each.burn_rate?.toFixed(1) ?? NONE}× ${name}`).join(", ")}`;

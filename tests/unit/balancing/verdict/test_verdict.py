@@ -88,7 +88,7 @@ def test_a_missed_service_level_is_told_with_and_without_a_cause() -> None:
     for at in range(20):
         look(verdict, moment(float(at), FINE, missed=missed))
     assert words(verdict.finding)[0] == (
-        "Nothing slows the pool down now, but a service level is missed."
+        "A service level is missed, though nothing waits and no backend stands out."
         " ttft_p95: 95% of first tokens took up to 3 s."
     )
     for at in range(20, 40):
