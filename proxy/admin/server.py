@@ -231,7 +231,7 @@ class Admin:
 
     async def watch(self) -> None:
         """Remember what the page shows, until it is cancelled."""
-        await self._history.watch()
+        await self._history.watch(lambda: self._events.viewed)
 
     async def _past(self, request: web.Request) -> web.StreamResponse:
         told = self._history.told() | {"verdicts": list(self._verdicts.past)}

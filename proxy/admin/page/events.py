@@ -49,6 +49,11 @@ class Events:
         self._closed = False
         self.made = 0
 
+    @property
+    def viewed(self) -> bool:
+        """Whether somebody looks."""
+        return bool(self._viewers)
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """The stream of one viewer. It returns when that leaves."""
         gives_way = asyncio.Event()

@@ -31,33 +31,39 @@ NAMES: Final = ("client", "penstock", "queue", "failed", "connect", "engine")
 class _Stream(NamedTuple):
     ended_s: float
     ttft_s: float
-    parts: list[float]  # in the order of NAMES
+    parts: list[float] | None  # in the order of NAMES. None: nobody looked
 
 
 class _Pool:
-    """The streams of one pool, the oldest first, and the sums of their parts."""
+    """The streams of one pool, the oldest first. `sums`: of the parts of `seen` of them."""
 
-    __slots__ = ("streams", "sums")
+    __slots__ = ("seen", "streams", "sums")
 
     def __init__(self) -> None:
         self.streams: deque[_Stream] = deque()
         self.sums = [0.0] * len(NAMES)
+        self.seen = 0
 
     def add(self, stream: _Stream) -> None:
         if len(self.streams) >= STREAMS_MAX:
             self._drop()
         self.streams.append(stream)
-        self.sums = list(map(add, self.sums, stream.parts))
+        if stream.parts is not None:
+            self.sums = list(map(add, self.sums, stream.parts))
+            self.seen += 1
 
     def look(self, now_s: float) -> None:
         """Drop what is too old."""
         while self.streams and self.streams[0].ended_s <= now_s - WINDOW_S:
             self._drop()
-        if not self.streams:  # sums of floats drift
+        if not self.seen:  # sums of floats drift
             self.sums = [0.0] * len(NAMES)
 
     def _drop(self) -> None:
-        self.sums = list(map(sub, self.sums, self.streams.popleft().parts))
+        parts = self.streams.popleft().parts
+        if parts is not None:
+            self.sums = list(map(sub, self.sums, parts))
+            self.seen -= 1
 
 
 class FirstTokens:
@@ -66,15 +72,16 @@ class FirstTokens:
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
 
-    def add(self, kept: Kept, now_s: float) -> None:
-        """Add a request that has ended."""
+    def add(self, kept: Kept, now_s: float, *, parts: bool = True) -> None:
+        """Add a request that has ended. `parts`: somebody looks where its time went, too."""
         record = kept.record
         first_s = record.first_token_s
         if record.streamed and first_s and record.ended_s > now_s - WINDOW_S:
             pool = self._pools.get(record.pool)
             if pool is None:
                 pool = self._pools[record.pool] = _Pool()
-            pool.add(_Stream(record.ended_s, first_s - record.began_s, _until_first(record)))
+            told = _until_first(record) if parts else None
+            pool.add(_Stream(record.ended_s, first_s - record.began_s, told))
 
     def told(self, now_s: float) -> dict[str, dict[str, object]]:
         """Percentiles and the mean of each part, by pool."""
@@ -93,7 +100,7 @@ def _of(pool: _Pool) -> dict[str, object]:
         "ttft_p95_s": round(times[min(count - 1, int(0.95 * count))], 4),
         "ttft_mean_s": round(sum(times) / count, 4),
         "parts": {
-            name: round(max(0.0, total) / count, 5)
+            name: round(max(0.0, total) / max(1, pool.seen), 5)
             for name, total in zip(NAMES, pool.sums, strict=True)
         },
     }

@@ -57,12 +57,12 @@ class History:
         self._minute: list[Row] = []
         self._minute_s = 0.0
 
-    async def watch(self) -> None:
-        """Look each second, until it is cancelled."""
+    async def watch(self, viewed: Callable[[], bool]) -> None:
+        """Look each second, until it is cancelled. `viewed`: whether somebody has the page open."""
         while True:
             await asyncio.sleep(TAKE_S)
             try:
-                await self._source.take()
+                await self._source.take(parts=viewed())
                 self.add(self._source.look())
             except Exception:
                 logger.exception("the page's history has a gap")

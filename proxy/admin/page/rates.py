@@ -78,12 +78,15 @@ class Rates:
         """Those of the configuration, and "" for requests that came to none."""
         return [*(pool.name for pool in self._plane.fleet.pools), ""]
 
-    async def take(self) -> None:
-        """Look at the requests that have ended since the last time, some in a turn of the loop."""
+    async def take(self, *, parts: bool) -> None:
+        """Look at the requests that have ended since the last time, some in a turn of the loop.
+
+        `parts`: somebody looks where their time went, too.
+        """
         recent, seen, now_s = self._plane.recent, self._seen, self._plane.now()
         last = recent.count
         for number, kept in enumerate(recent.since(seen), 1):
-            self._first_tokens.add(kept, now_s)
+            self._first_tokens.add(kept, now_s, parts=parts)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         for kept in recent.failed():

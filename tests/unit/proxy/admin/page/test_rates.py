@@ -12,7 +12,7 @@ from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain,
 
 
 def looked(play: Play, rates: Rates) -> dict[str, dict[str, object]]:
-    play.loop.run_until_complete(rates.take())
+    play.loop.run_until_complete(rates.take(parts=True))
     return rates.look()
 
 
