@@ -137,8 +137,9 @@ def _out(scene: Scene) -> Finding | None:
 
 def _uneven(scene: Scene) -> Finding | None:
     """One is several times slower than its peers, or what waits, waits for it alone."""
-    if len(scene.serving) < 2:
-        return None
+    full = [each for each in scene.serving if each.kv_usage >= FULL]
+    if len(scene.serving) < 2 or (scene.waits and 2 * len(full) > len(scene.serving)):
+        return None  # streams that are paused for lack of room look slow
     slowest = max(scene.serving, key=lambda each: each.now.pace.slower)
     elsewhere = scene.waits and _pending(slowest) < WAIT_S  # it is slow, and others have the queue
     pace = slowest.now.pace

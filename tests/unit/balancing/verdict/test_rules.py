@@ -242,6 +242,13 @@ CASES = {
 }
 
 
+def test_where_most_caches_are_full_no_backend_is_called_slow_or_hot() -> None:
+    full = [backend("a", kv_usage=0.97), backend("b", kv_usage=0.95, pace=Pace(1.0, 7.0))]
+    assert found(*full, **queue(WaitReason.KV_CACHE)).kind is Kind.MEMORY
+    roomy = [backend("a", kv_usage=0.5), backend("b", kv_usage=0.95, pace=Pace(1.0, 7.0))]
+    assert found(*roomy).kind is Kind.UNEVEN
+
+
 def test_what_is_left_to_other_tenants_is_places_where_caches_are_empty() -> None:
     few = backend(kv_usage=0.05, running=8, sequences=8, streams=8)
     assert found(few, **queue(WaitReason.SHARE)).detail == "sequences"
