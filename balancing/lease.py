@@ -220,7 +220,7 @@ class Lease(Reservation):
         return self.tokens_in(now_s - self.began_s)
 
     def tokens_in(self, seconds: float) -> float:
-        """What its backend had time for in so many seconds, no more than the answer may have."""
+        """How many tokens its backend can make in this time, up to the limit of the answer."""
         ask, backend = self.ask, self.backend
         itl_s = max(ITL_MIN_S, backend.decode_speed.itl_s(backend.active_decode_tokens))
         most = ask.max_tokens or UNSEEN_TOKENS_MAX

@@ -46,7 +46,6 @@ _NAMES: Final = (
 )  # fmt: skip
 
 Sample = tuple[bytes, float]  # labels and value
-_UNTOLD: Final[list[Sample]] = [(b"", 0.0)]
 _UNCACHED: Final = b'enable_prefix_caching="False"'
 
 
@@ -76,7 +75,7 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
         kv_usage=max((value for _, value in read[_USAGE]), default=0.0),
         kv_told=bool(read[_USAGE]),
         kv_tokens=min(VALUE_MAX, sum(capacity)) if capacity else None,
-        keeps_prefixes=not all(_UNCACHED in labels for labels, _ in read[_CONFIG] or _UNTOLD),
+        keeps_prefixes=not read[_CONFIG] or any(_UNCACHED not in each for each, _ in read[_CONFIG]),
         prefix_queries_tokens=_sum(read[_QUERIES]),
         prefix_hits_tokens=_sum(read[_HITS]),
         generated_tokens=_sum(read[_GENERATED]),

@@ -3,16 +3,16 @@
 from math import inf
 from typing import Final
 
+from penstock.balancing.slo.burn import DAY_S
 from penstock.balancing.slo.latencies import Latencies
 from penstock.balancing.slo.objective import Objective
 from penstock.balancing.slo.state import CALM_BELOW, CRITICAL_ABOVE, EASED_BELOW, WARNS_ABOVE, State
 
 _TIMED: Final = {"ttft": "first tokens", "itl": "times between tokens", "e2e": "answers"}
-DAY_S: Final = 86_400.0
 
 
 def _eases(objective: Objective) -> str:
-    """A state holds on for a while, so that it does not flap."""
+    """Where a state goes on although its limit is kept again: when it ends."""
     critical = objective.state is State.CRITICAL
     limit = CRITICAL_ABOVE if critical else WARNS_ABOVE
     eased = EASED_BELOW if critical else CALM_BELOW

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
@@ -55,5 +55,5 @@ class Finding:
 
 
 # Nothing slows the pool down now.
-CALM = (Kind.FINE, Kind.MISSED)
+CALM: Final = (Kind.FINE, Kind.MISSED)
 FINE = Finding(Kind.FINE)

@@ -23,8 +23,8 @@ _CERTAIN: Final = (Kind.STARTING, Kind.FAILING)
 
 
 class Verdict:
-    """`finding`: what is told now. `since_s`: from when on it was seen. `seen_s`: when it, or
-    another trouble, was seen last."""
+    """`finding`: what is told now. `since_s`: when it was seen first. `seen_s`: when there was
+    trouble last, of this cause or another."""
 
     def __init__(self, now_s: float) -> None:
         self.finding = FINE

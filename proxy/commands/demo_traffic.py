@@ -25,7 +25,7 @@ class Traffic:
         self._talking: list[asyncio.Task[None]] = []
 
     def start(self, talkers: int, key: str, tokens: tuple[int, int] = ANSWER_TOKENS) -> None:
-        """Add clients with this key, whose answers have so many tokens."""
+        """Add clients with this key. `tokens`: the shortest and the longest of their answers."""
         talk = [asyncio.create_task(self._talk(key, tokens)) for _ in range(talkers)]
         self._talking += talk
 
