@@ -67,9 +67,15 @@ def read_gpus(text: bytes, until_s: float) -> GpuReport | None:
 class Gpus:
     """The tasks of all exporters. `stop` ends them."""
 
-    def __init__(self, rng: Random, rest_s: Callable[[int], float] = rest_s) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        now: Callable[[], float] = monotonic,
+        rest_s: Callable[[int], float] = rest_s,
+    ) -> None:
         """`rest_s`: the time between two scrapes of one, where there are so many exporters."""
         self._rng = rng
+        self._now = now
         self._rest_s = rest_s
         self._tasks: dict[Backend, tuple[Exporter, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -125,7 +131,7 @@ class Gpus:
         if not answer.whole:
             return "too_large"
         try:
-            report = read_gpus(answer.body, monotonic() + MISSED * self._scrape_s)
+            report = read_gpus(answer.body, self._now() + MISSED * self._scrape_s)
         except TooLarge:
             return "too_large"
         if report is None:

@@ -68,9 +68,15 @@ class _Watched:
 class Monitor:
     """Watches the backends given to `use` and reads their reports. `stop` ends everything."""
 
-    def __init__(self, rng: Random, is_new: Callable[[Backend], None] | None = None) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        is_new: Callable[[Backend], None] | None = None,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
         """`is_new`: told of a backend that was added beside others, or is another engine now."""
         self._rng = rng
+        self._now = now
         self._is_new = is_new
         self._watched: dict[Backend, _Watched] = {}
         self._unseen: set[Backend] = set()
@@ -119,7 +125,7 @@ class Monitor:
         watched = self._watched.get(backend)
         models = sorted(pool.models)
         if watched is None:
-            watch = Watch(backend, pool.backends, models, terms.settings, self._rng)
+            watch = Watch(backend, pool.backends, models, terms.settings, self._rng, self._now)
             watch.resume()
             if self._is_new is not None:
                 watch.is_new = self._is_new
@@ -185,10 +191,10 @@ class Monitor:
         if backend in self._watched:
             self._watched[backend].watch.accepted()
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long: probes under way say nothing."""
+    def heard_nothing(self) -> None:
+        """The loop did not run for a while: probes under way say nothing."""
         for watched in self._watched.values():
-            watched.watch.slept(time_s)
+            watched.watch.heard_nothing()
 
     def resume(self, backend: Backend) -> None:
         """Its maintenance is over: its state is unknown again, and it is probed soon."""
@@ -236,13 +242,15 @@ class Monitor:
         questions = terms.questions(backend.url)
         while True:
             await asyncio.sleep(pause_s)
-            if backend.requests_total == requests and monotonic() < idle_until_s:
+            if backend.requests_total == requests and self._now() < idle_until_s:
                 continue
             requests = backend.requests_total
-            idle_until_s = monotonic() + self._pace.idle_s * (0.5 + 0.5 * self._rng.random())
+            idle_until_s = self._now() + self._pace.idle_s * (0.5 + 0.5 * self._rng.random())
             before = backend.report
             await _surviving(
-                lambda: _read_report(questions, backend, watch, timeout_s), backend, questions
+                lambda: _read_report(questions, backend, watch, timeout_s, self._now),
+                backend,
+                questions,
             )
             in_vain = in_vain + 1 if backend.fit and backend.report is before else 0
             pause_s = NO_METRICS_S if in_vain >= NO_METRICS_AFTER else self._scrape_s
@@ -250,7 +258,11 @@ class Monitor:
 
 
 async def _read_report(
-    questions: Questions, backend: Backend, watch: Watch, timeout_s: float
+    questions: Questions,
+    backend: Backend,
+    watch: Watch,
+    timeout_s: float,
+    now: Callable[[], float],
 ) -> None:
     """Read one report. If that fails, the last report stays and fades."""
     if backend.admin_state is AdminState.MAINT:
@@ -263,7 +275,7 @@ async def _read_report(
             if not answer.whole:
                 raise TooLarge
             text = answer.body if answer.status == 200 else b""
-            now_s = monotonic()
+            now_s = now()
             report = await read_report(text, now_s, backend.known_requests(now_s))
     except (TooLarge, Overlong):
         watch.metrics_too_large()

@@ -46,9 +46,9 @@ class Stall:
             self._seen = backend.progress
             self._at_s = now_s
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long."""
-        self._at_s += time_s
+    def begin(self, now_s: float) -> None:
+        """Begin anew: no progress could be noticed until now."""
+        self._at_s = now_s
 
     def lasts_s(self, now_s: float) -> float:
         """How long there was no progress, beyond the time that the present prompt may take."""

@@ -53,7 +53,7 @@ class Watch(Findings):
         self._deep_progress = backend.progress
         # The first deep probe comes in the second half of the first interval: not all at once.
         self._next_deep_s = now() + settings.deep.interval_s * (0.5 + 0.5 * rng.random())
-        self._slept_s = 0.0  # the total time that the process did not run
+        self._pauses = 0  # how often the loop did not run for a while
         self._turned_s = now()  # the end of the last turn
         self._idle_until_s = 0.0  # without requests it need not be probed before this
         self._requests_seen = 0  # its total of requests at the last turn
@@ -75,11 +75,10 @@ class Watch(Findings):
         soon_s = settings.deep.interval_s * (0.5 + 0.5 * self._rng.random())
         self._next_deep_s = min(self._next_deep_s, self._now() + soon_s)
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long: neither probes nor streams could be heard."""
-        self._slept_s += time_s
-        self._stall.slept(time_s)
-        self._next_deep_s += time_s
+    def heard_nothing(self) -> None:
+        """The loop did not run for a while: neither probes nor streams could be heard."""
+        self._pauses += 1
+        self._stall.begin(self._now())
 
     def _rouse(self) -> None:
         self._rest.call()
@@ -93,7 +92,7 @@ class Watch(Findings):
             return
         self._health.refusing = self._now() < self._refused_until_s
         timeout_s = self._settings.timeout_s
-        progress, slept_s = self.backend.progress, self._slept_s
+        progress, pauses = self.backend.progress, self._pauses
         outcome = await ask.live(timeout_s)
         self._note("live", outcome)
         if outcome.passed:
@@ -103,7 +102,7 @@ class Watch(Findings):
             self._note("ready", outcome)
         if outcome.passed and self._engine.is_due:
             await self._look_at_engine(ask, outcome)
-        if self._slept_s != slept_s:
+        if self._pauses != pauses:
             self._rest.call()
             return
         now_s = self._now()
@@ -206,12 +205,12 @@ class Watch(Findings):
         return True
 
     async def _look_deep(self, ask: Asks) -> None:
-        backend, slept_s, asked = self.backend, self._slept_s, self._deep_asked
+        backend, pauses, asked = self.backend, self._pauses, self._deep_asked
         self._deep_asked = False
         outcome, progressed, excused, kind_fails = await self._deep.look(
             ask, self._peers, self._model(), self._settings
         )
-        if self._slept_s != slept_s:
+        if self._pauses != pauses:
             self._rest.call()
             return
         now_s = self._now()

@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
-from time import monotonic, time
+from time import time
 from typing import Final
 
 from aiohttp import web
@@ -58,6 +58,7 @@ from penstock.proxy.telemetry.log_lines import log_of_loop
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.tracing.exporter import Exporter
 from penstock.proxy.wire.contexts import PLAIN, Certificates
+from penstock.proxy.wire.deadline import Clock
 from penstock.proxy.wire.handshake_threads import HandshakeThreads
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.pulse import Pulse
@@ -113,11 +114,12 @@ class App:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(log_of_loop)
         rng = Random(SystemRandom().getrandbits(64))
-        metrics = Metrics([])
+        clock = self._clock = Clock()
+        metrics = Metrics([], clock.now)
         names = names or Names()
         new = draft(loaded.settings, loaded.origins, counter, certificates)
         threads = HandshakeThreads(loop)
-        configuration = configure(new, loop, names, threads=threads)
+        configuration = configure(new, loop, names, now=clock.now, threads=threads)
         self.plane = DataPlane(
             configuration,
             loop=loop,
@@ -125,14 +127,15 @@ class App:
             metrics=metrics,
             on_failure=self._failed,
             load_adapter=self._load_adapter,
+            now=clock.now,
             memory=Memory(group_limit_bytes(), resident_bytes()),
         )
         metrics.count_ended = partial(count_all, self.plane)
         self._verdicts = Verdicts(self.plane)
         self._port = Port(self.plane)
-        self.monitor = Monitor(rng, self.plane.newcomers.arrived)
+        self.monitor = Monitor(rng, self.plane.newcomers.arrived, clock.now)
         self.plane.newcomers.take_out = self.monitor.worse
-        self._exporters = GpuExporters(loop, rng)
+        self._exporters = GpuExporters(loop, rng, clock.now)
         self._spans = Exporter(loop, metrics, rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
@@ -378,11 +381,11 @@ class App:
 
     def _slept(self, time_s: float) -> None:
         logger.warning("the process was not running, all deadlines are later slept_s=%.1f", time_s)
-        self.plane.sleep.is_over(monotonic())
+        self._clock.slept(time_s)
+        self.plane.sleep.is_over(self._clock.now())
         self.plane.canaries.slept()
-        self.plane.clients.slept(time_s)
-        self.plane.admission.slept(time_s)
-        self.monitor.slept(time_s)
+        self.plane.clients.slept()
+        self.monitor.heard_nothing()
 
     def _worked(self, time_s: float) -> None:
         logger.warning(
@@ -390,7 +393,7 @@ class App:
             " nr_throttled), every answer was delayed delayed_s=%.1f",
             time_s,
         )
-        self.monitor.slept(time_s)  # no probe could be heard; deadlines of clients stay
+        self.monitor.heard_nothing()  # deadlines of clients stay
 
     def _failed(self, backend: Backend, error: BackendError, cause: Cause) -> None:
         certain = _CERTAIN.get(type(error))

@@ -300,11 +300,6 @@ class Admission:
                 del self.pools[name]
         self._on_change()
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long: nobody has waited meanwhile."""
-        for pool in self.pools.values():
-            pool.slept(time_s)
-
     # Dry runs ------------------------------------------------------------------------------------
 
     def forecast(self, request: QueuedRequest, now_s: float) -> Forecast:

@@ -124,11 +124,6 @@ class PoolQueue(Occupancy):
             return []
         return [each for each in self.able if self.capacities[each].opens(now_s)]
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long: nobody has waited meanwhile."""
-        self.ttft.slept(time_s)
-        self._sampled_s += time_s
-
     # What comes ----------------------------------------------------------------------------------
 
     def comes(self, request: QueuedRequest, ask: Ask, now_s: float) -> None:

@@ -129,12 +129,6 @@ class QueuedRequest:
             self.wait.parked_s = None
             self.tried = ()
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long: nobody has waited meanwhile."""
-        self.since_s += time_s
-        if self.wait is not None and self.wait.parked_s is not None:
-            self.wait.parked_s += time_s
-
 
 class Charge:
     """What a request counts for at its backend, from when it is sent to the end of its lease."""

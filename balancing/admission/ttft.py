@@ -64,10 +64,6 @@ class Ttft:
         """There are other classes now. What was counted was of the last one."""
         self._tokens = [0.0] * (classes - 1) + [sum(self._tokens)]
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long: nothing fades for that."""
-        self._last_s += time_s
-
     def look(self, now_s: float) -> None:
         """Let what was counted fade. Call it before `busy` changes."""
         if self.busy:

@@ -1,7 +1,6 @@
 """All backends, as JSON: those in use, and those that a reload removed and that still work."""
 
 from collections.abc import Iterator
-from time import monotonic
 
 from penstock.balancing.backend import Backend
 from penstock.health.monitor import Monitor
@@ -41,7 +40,7 @@ class FleetListing:
         return describe(
             backend,
             self._monitor.last_probes(backend),
-            monotonic(),
+            self._plane.now(),
             to_return=self._monitor.to_return(backend),
             lately=counts.lately if counts is not None else None,
             pace=self._verdicts.pace(backend),

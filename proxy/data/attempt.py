@@ -179,14 +179,6 @@ class Attempt:
                 self.relay.last_byte_s = self._request.now()  # the client caused the silence
             self._connection.resume()
 
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long. Bytes that came meanwhile are not read yet."""
-        self._first_byte_by_s += time_s
-        self._lease.held_up = True
-        if self.relay is not None:
-            self.relay.last_byte_s += time_s
-            self.relay.answering_s += time_s
-
     def _dial(self) -> None:
         self._dialing = self._connections.loop.create_task(self._connections.dial())
         self._dialing.add_done_callback(self._dialed)

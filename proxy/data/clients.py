@@ -110,10 +110,10 @@ class Clients:
             await asyncio.sleep(0)
         return bool(strangers or others)
 
-    def slept(self, time_s: float) -> None:
-        """The process did not run for this long."""
+    def slept(self) -> None:
+        """The process did not run for a while."""
         for client in self._all:
-            client.slept(time_s)
+            client.slept()
 
     def _close_strangers(self, strangers: Iterable[Client]) -> None:
         """Close those that are still here and still have no accepted request.

@@ -120,13 +120,10 @@ class EndingConnection(Landed):
             else:
                 self._go_on()
 
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long: neither client nor backend could be heard."""
-        self.began_s += time_s
-        self._accepted_s += time_s
-        self._deadline.delay(time_s)
+    def slept(self) -> None:
+        """The proxy did not run for a while: what has come meanwhile is read now."""
         if self._exchange is not None:
-            self._exchange.slept(time_s)
+            self._exchange.slept()
 
     def announce_close(self) -> None:
         """The proxy drains: an answer that has not started will say `close`."""

@@ -211,7 +211,7 @@ class Entry:
         waited_s = self._request.record.waited(WaitReason.ADAPTER, now_s)
         self._excused_s += waited_s
         if self._queued is not None:
-            self._queued.slept(waited_s)
+            self._queued.since_s += waited_s
         self._admitted(self._after(NotLoaded(0.0), now_s) if late else None)
 
     def _falls_back(self, error: Exception | TooLate) -> bool:
@@ -264,11 +264,6 @@ class Entry:
             self._plane.admission.leave(self._queued, now_s)
         self._queued = None
         self._admitted = _nothing  # a reference cycle: only the collector would free it
-
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long: nobody has waited meanwhile."""
-        if self._queued is not None:
-            self._queued.slept(time_s)
 
     def _charge(self, now_s: float) -> None:
         """Charge the tenant's budget beforehand, and tell what is left. Raises PenstockError."""

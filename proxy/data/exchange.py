@@ -117,13 +117,10 @@ class Exchange(AttemptOwner):
         """What was read from the backend and waits, because the client takes less."""
         return self._attempt.behind_bytes if self._attempt is not None else 0
 
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long: move all times in the future."""
-        self.request.slept(time_s)
-        self._entry.slept(time_s)
-        self._clock.delay(time_s)
-        if self._attempt is not None:
-            self._attempt.slept(time_s)
+    def slept(self) -> None:
+        """The proxy did not run for a while, so the times of this answer teach nothing."""
+        if self._lease is not None:
+            self._lease.held_up = True
 
     # What the attempts tell ----------------------------------------------------------------
 

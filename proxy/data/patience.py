@@ -71,12 +71,6 @@ class Patience:
             return StreamOutOfTime() if committed else OutOfTime()
         return None
 
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long: move all times."""
-        self._begin_by_s += time_s
-        self._whole_by_s += time_s
-        self._total_by_s += time_s
-
 
 def margin_s(wait_s: float) -> float:
     """How much longer than the client's own time a request may take."""

@@ -168,12 +168,6 @@ class Request:
         self.paused = False
         self.record.flows(self.now())
 
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long: move all times in the future."""
-        self.record.slept(time_s)
-        self.hold_s += time_s
-        self.patience.slept(time_s)
-
 
 def _timing(record: Record, now: Callable[[], float]) -> bytes:
     return server_timing(record, now())

@@ -4,6 +4,7 @@ Their lookups and TLS handshakes have threads of their own: a broken exporter de
 """
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -21,12 +22,14 @@ TIMEOUT_S: Final = 5.0
 class GpuExporters:
     """Follows the configurations in use. `stop` ends it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: Random) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, rng: Random, now: Callable[[], float]
+    ) -> None:
         self._loop = loop
         self._names = Names()
         self._threads = HandshakeThreads(loop)
         self._pools: dict[Backend, tuple[str, ConnectionPool]] = {}
-        self._gpus = Gpus(rng)
+        self._gpus = Gpus(rng, now)
 
     def use(self, configuration: Configuration) -> None:
         """Ask the exporters of this configuration from now on."""

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, thread_time
+from time import thread_time
 from typing import Final
 
 from penstock.balancing.response_owners import ResponseOwners
@@ -48,10 +48,10 @@ class Pressure:
     async def watch(self) -> None:
         """Measure until cancelled."""
         while True:
-            due_s = monotonic() + PERIOD_S
+            due_s = self._plane.now() + PERIOD_S
             worked_s = thread_time()
             await asyncio.sleep(PERIOD_S)
-            now_s = monotonic()
+            now_s = self._plane.now()
             worked_s = thread_time() - worked_s
             await self.make_room()
             self.observe(now_s, max(0.0, now_s - due_s), worked_s)
@@ -60,8 +60,8 @@ class Pressure:
         """Memory is short: take what clients only keep before requests are refused."""
         plane = self._plane
         over_bytes = self._over_bytes()
-        if over_bytes and monotonic() - self._trimmed_s > TRIM_S:
-            self._trimmed_s = monotonic()
+        if over_bytes and plane.now() - self._trimmed_s > TRIM_S:
+            self._trimmed_s = plane.now()
             trim()
             over_bytes = self._over_bytes()
         refusing = plane.overload.reason == "memory"

@@ -1,7 +1,6 @@
 """Turns the plain counters into prometheus-client's families. `family_table` describes them."""
 
 from collections.abc import Callable, Iterable, Iterator
-from time import monotonic
 
 from prometheus_client import Metric
 from prometheus_client.core import InfoMetricFamily
@@ -36,7 +35,7 @@ class PenstockCollector(Collector):
         build.add_metric((), {"version": proxy.__version__, "build": proxy.build()})
         yield build
         yield from request_families(dict(self._metrics.pools))
-        yield from backend_families(tuple(self._known()), monotonic())
+        yield from backend_families(tuple(self._known()), self._metrics.now())
         yield from self._requests()
         yield from self._canaries()
         yield from self._queue()
@@ -63,7 +62,7 @@ class PenstockCollector(Collector):
         yield from parts("rate_limited", self._metrics.rate_limited.items())
 
     def _costs(self) -> Iterator[Metric]:
-        costs, now_s = self._metrics.costs, monotonic()
+        costs, now_s = self._metrics.costs, self._metrics.now()
         totals = [((pool,), costs.total(pool, now_s)) for pool in costs.pools]
         yield from parts("cost", totals)
         prices: list[Row] = []

@@ -7,6 +7,7 @@ the interpreter lock. So the data plane adds integers. A scrape turns them into 
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from time import monotonic
 from typing import Final
 
 from penstock.balancing.backend import Backend
@@ -56,7 +57,8 @@ class Counter:
 class Metrics:
     """All counters of a process. `pools` has an entry for each pool and "" for no pool."""
 
-    def __init__(self, pools: list[str]) -> None:
+    def __init__(self, pools: list[str], now: Callable[[], float] = monotonic) -> None:
+        self.now = now
         self.pools = {name: PoolMetrics() for name in (*pools, "")}
         self.overhead_s = Histogram(OVERHEAD_S)
         self.loop_lag_s = Histogram(OVERHEAD_S)

@@ -144,13 +144,6 @@ class Record:
             self.stalled_s += now_s - self.stalled_since_s
             self.stalled_since_s = 0.0
 
-    def slept(self, time_s: float) -> None:
-        """The proxy did not run for this long: nobody has waited meanwhile."""
-        if self.waiting_since_s:
-            self.waiting_since_s += time_s
-        if self.stalled_since_s:
-            self.stalled_since_s += time_s
-
     @property
     def backend(self) -> str:
         """The last one. Empty if none was chosen."""

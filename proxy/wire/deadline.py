@@ -1,10 +1,10 @@
-"""A timer that can be moved at no cost.
+"""A clock that stands still while the process does, and a timer that can be moved at no cost.
 
 Each request or chunk moves timeouts, and they almost never fire. Moving one is a single
 attribute write. The loop's timer stays where it is. When it fires it looks at the
 attribute and sleeps on if the time was moved. A timer that fires far too late waits a
 moment more: the loop did not run, so bytes that came meanwhile must be read first, and
-whoever noticed the sleep (`pulse`) moves the deadline.
+whoever noticed the sleep (`pulse`) sets back the clock.
 """
 
 import asyncio
@@ -18,6 +18,26 @@ from typing import Final
 LATE_S: Final = 1.0
 # How long a late timer waits, so that bytes that came meanwhile are read.
 READ_FIRST_S: Final = 0.5
+
+
+class Clock:
+    """Monotonic time without the time in which the process was stopped or suspended.
+
+    Nobody has waited in that time, and no deadline comes nearer. `Pulse` notices it.
+    """
+
+    __slots__ = ("_slept_s", "_time")
+
+    def __init__(self, time: Callable[[], float] = monotonic) -> None:
+        self._time = time
+        self._slept_s = 0.0
+
+    def now(self) -> float:
+        return self._time() - self._slept_s
+
+    def slept(self, time_s: float) -> None:
+        """The process did not run for this long."""
+        self._slept_s += time_s
 
 
 def nothing() -> None:
@@ -51,10 +71,6 @@ class Deadline:
         self.at_s = at_s
         if at_s < self._fires_s:
             self._arm(at_s)
-
-    def delay(self, time_s: float) -> None:
-        """Expire this much later."""
-        self.at_s += time_s
 
     def clear(self) -> None:
         """Do not expire until set again."""

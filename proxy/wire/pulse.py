@@ -2,8 +2,7 @@
 
 After a stop signal, or when its machine was suspended, the loop finds all deadlines passed and
 nothing read yet. A frequent timer fires before nearly all of those deadlines. It is late by the
-time that the loop did not run, and the deadlines are moved by that time. If the monotonic clock
-stood still meanwhile, no time has passed for anybody.
+time that the loop did not run, and the clock is set back by that time.
 
 A loop that worked all the time did not sleep. Its own work moves no client's deadline, or a client
 that causes work could move all deadlines. A loop that had work and waited for a CPU, as on a

@@ -146,7 +146,7 @@ async def test_metrics_that_are_too_large_are_told_once(
     backend.state = State.READY
     watch = Watch(backend, [backend], (), HealthSettings(), Random(1))
     for _ in range(3):
-        await monitor._read_report(Told(answer), backend, watch, 1.0)
+        await monitor._read_report(Told(answer), backend, watch, 1.0, lambda: 0.0)
     assert backend.report is None
     assert backend.state is State.READY
     assert watch.last_probes["metrics"].reason == "too_large"

@@ -330,15 +330,6 @@ def test_a_fault_of_one_request_loses_no_other() -> None:
     assert door.admission.waiting == 0
 
 
-def test_a_process_that_slept_refuses_nobody_for_that() -> None:
-    door = full("a")
-    request = door.enter(FILLS, 0.01, deadline_s=10.0)
-    request.slept(100.0)
-    door.admission.slept(100.0)
-    door.wake(100.2)
-    assert request not in door.refused
-
-
 def test_what_leaves_while_it_runs_is_given_back() -> None:
     door = Door("a")
     requests: list[QueuedRequest] = [door.enter(100, 0.0) for _ in range(5)]

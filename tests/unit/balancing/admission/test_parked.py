@@ -297,7 +297,7 @@ def test_one_that_is_parked_is_told_when_a_fall_back_can_serve_it() -> None:
     assert request.waits  # until it has gone there
 
 
-# Reload, sleep and dry runs ----------------------------------------------------------------
+# Reload and dry runs ----------------------------------------------------------------
 
 
 def test_a_reload_that_parks_nothing_any_more_tells_those_that_wait() -> None:
@@ -306,17 +306,6 @@ def test_a_reload_that_parks_nothing_any_more_tells_those_that_wait() -> None:
     door.wake(1.0)
     door.admission.follow(Rules(enabled=True))
     door.wake(1.1)
-    assert door.outcomes() == [NoBackend]
-
-
-def test_a_time_in_which_the_process_did_not_run_is_no_wait() -> None:
-    door = starting("a", park_s=5.0)
-    request = door.enter(100, 0.0)
-    request.slept(100.0)
-    door.admission.slept(100.0)
-    door.wake(104.0)
-    assert door.outcomes() == []
-    door.wake(105.2)
     assert door.outcomes() == [NoBackend]
 
 

@@ -24,6 +24,7 @@ from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.deadline import Clock
 from penstock.proxy.wire.host import Names
 from tests.e2e.raw_backend import LENGTH
 
@@ -263,7 +264,8 @@ class Play:
         ]
         pool = {"name": "p", "policy": policy, "backends": listed}
         asked = Settings.model_validate({"pools": [pool], "log": {"access": False}} | settings)
-        now = self.loop.time
+        self.clock = Clock(self.loop.time)
+        now = self.clock.now
         reachable = Names(has_way=lambda _: True)
         configuration = configure(draft(asked, {}, None), self.loop, reachable, now=now)
         self.backends = configuration.fleet.backends
@@ -328,6 +330,12 @@ class Play:
         while self.loop.now_s < until_s:
             self.loop.now_s = min(until_s, self.loop.now_s + STEP_S)
             self.turns()
+
+    def sleeps(self, time_s: float) -> None:
+        """The process does not run for this long."""
+        self.loop.now_s += time_s
+        self.clock.slept(time_s)
+        self.plane.clients.slept()
 
     def __getitem__(self, name: str) -> Upstream:
         """The connection to a backend that was opened, or got a request, last."""

@@ -160,7 +160,7 @@ class Stranger:
         self.wire, self.connection = Wire(address), ClientConnection(it)
         self.connection.connection_made(self.wire)
         self.connection.data_received(b"GET /x HTTP/1.1\r\nx: ".ljust(size_bytes, b"a"))
-        self.connection.slept(-5.0)
+        self.connection.began_s -= 5.0
 
     @property
     def held_bytes(self) -> int:

@@ -90,8 +90,7 @@ def test_a_stale_connection_changes_nothing_of_when_it_was_sent() -> None:
 def test_sleep_of_the_process_is_no_time_of_the_request(play: Play) -> None:
     request = chat()
     play.client.sends(request[:-1])
-    play.loop.now_s += 100
-    play.client.connection.slept(100)
+    play.sleeps(100)
     play.client.sends(request[-1:])
     assert line_of(record_of(play))["accepted_ms"] == 0.0
 

@@ -159,10 +159,7 @@ def test_time_that_the_process_slept_is_no_wait(waiting: Play) -> None:
     second = play.connects()
     second.sends(chat(content=LONG, head=identified(b"second")))
     play.passes(1)
-    play.loop.now_s += 100
-    for client in play.plane.clients:
-        client.slept(100)
-    play.plane.admission.slept(100)
+    play.sleeps(100)
     play["b1"].sends(STREAM, token("a"))
     second.closes()
     (entry,) = one(play, "second")

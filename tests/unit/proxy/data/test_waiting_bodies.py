@@ -16,6 +16,7 @@ from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.wire.deadline import Clock
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.rota import SMALL_BYTES, TURN_BYTES, Rota
 from tests.unit.proxy.wire.transport import Transport
@@ -96,11 +97,11 @@ async def test_a_body_waits_for_a_few_turns_however_many_there_are() -> None:
 
 
 async def test_whose_client_has_waited_long_enough_waits_no_more() -> None:
-    it = plane()
+    clock = Clock()
+    it = plane(clock.now)
     hurried = Sender(it, "192.0.2.1", b"x-request-timeout: 5")
     patient = Sender(it, "192.0.2.1")
-    for sender in (hurried, patient):
-        sender.connection.slept(-6.0)  # as if it had come earlier
+    clock.slept(-6.0)  # time passes
     while not patient.wire.sent:
         await asyncio.sleep(0)
     assert hurried.wire.sent.startswith(b"HTTP/1.1 408 ")

@@ -6,7 +6,7 @@ from penstock.balancing.backend import State
 from penstock.health.probes import Outcome
 from penstock.health.stall import UNPROBED_STALL_S
 from penstock.health.tasks import Task
-from penstock.proxy.wire.deadline import LATE_S, READ_FIRST_S, Deadline
+from penstock.proxy.wire.deadline import LATE_S, READ_FIRST_S, Clock, Deadline
 from penstock.proxy.wire.pulse import BEAT_S, Pulse, Runnable
 from tests.unit.health.watched import HUNG, TIMEOUT, Scene
 from tests.unit.proxy.wire.test_deadline import Loop
@@ -17,6 +17,10 @@ class Sleeper(Loop):
 
     cpu_s = 0.0
     waited_s = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock(self.time)
 
     def sleep(self, time_s: float) -> None:
         self.now_s += time_s
@@ -40,19 +44,18 @@ class Sleeper(Loop):
         return self.cpu_s + self.waited_s
 
 
-def beating(loop: Sleeper, *deadlines: Deadline) -> list[float]:
-    return told(loop, *deadlines)[0]
+def beating(loop: Sleeper) -> list[float]:
+    return told(loop)[0]
 
 
-def told(loop: Sleeper, *deadlines: Deadline) -> tuple[list[float], list[float]]:
+def told(loop: Sleeper) -> tuple[list[float], list[float]]:
     """How long it slept, each time, and how long it worked."""
     slept: list[float] = []
     worked: list[float] = []
 
     def sleeps(time_s: float) -> None:
         slept.append(time_s)
-        for deadline in deadlines:
-            deadline.delay(time_s)
+        loop.clock.slept(time_s)
 
     Pulse(loop, sleeps, worked.append, loop.time, loop.runnable).start()  # type: ignore[arg-type]
     return slept, worked
@@ -82,9 +85,9 @@ def test_a_loop_that_works_for_long_has_not_slept() -> None:
     """Whoever makes the proxy work would have the deadlines of all moved."""
     loop = Sleeper()
     expired: list[float] = []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
+    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.clock.now)  # type: ignore[arg-type]
     deadline.set(11.0)
-    slept, worked = told(loop, deadline)
+    slept, worked = told(loop)
     loop.to(10.0)
     loop.work(4.0)
     assert deadline.at_s == 11.0
@@ -129,16 +132,14 @@ def test_deadlines_keep_the_time_that_they_had_left() -> None:
     """The last is due before the next beat, so that it fires before anybody has noticed."""
     loop = Sleeper()
     expired: list[tuple[float, float]] = []
-    deadlines = []
     for at_s in (60.0, 69.9, 80.1, 10.05):
         deadline = Deadline(
             loop,  # type: ignore[arg-type]
             lambda at_s=at_s: expired.append((at_s, loop.now_s)),  # type: ignore[misc]
-            loop.time,
+            loop.clock.now,
         )
         deadline.set(at_s)
-        deadlines.append(deadline)
-    beating(loop, *deadlines)
+    beating(loop)
     loop.to(10.0)
     loop.sleep(70.0)
     assert expired == []
@@ -169,7 +170,7 @@ async def test_probes_that_it_slept_through_say_nothing() -> None:
     scene = Scene()
     await scene.turn()
     scene.ask.live_is, scene.ask.deep_is = TIMEOUT, HUNG
-    scene.ask.during_live = scene.ask.during_deep = lambda: scene.watch.slept(70.0)
+    scene.ask.during_live = scene.ask.during_deep = scene.watch.heard_nothing
     assert await scene.turn(10) is State.READY
     scene.ask.live_is, scene.ask.during_live = Outcome(), lambda: None
     scene.now_s += 700.0
@@ -185,5 +186,5 @@ async def test_streams_that_it_could_not_hear_have_not_stalled() -> None:
     scene.lease()
     await scene.turn()
     scene.now_s += 2 * UNPROBED_STALL_S
-    scene.watch.slept(2 * UNPROBED_STALL_S)
+    scene.watch.heard_nothing()
     assert await scene.turn(2) is State.READY
