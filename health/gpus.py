@@ -14,9 +14,7 @@ from typing import Final
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.gpu_report import GpuReport
-from penstock.health.line import Answer
-from penstock.health.probes import told
-from penstock.health.questions import Connections, Questions
+from penstock.health.client import Answer, Connections
 from penstock.health.scrape import TooLarge, samples_of
 
 logger = logging.getLogger(__name__)
@@ -104,21 +102,19 @@ class Gpus:
         task.cancel()
 
     async def _read(self, backend: Backend, exporter: Exporter) -> None:
-        questions = Questions(exporter.url, exporter.connections)
+        client = exporter.connections.questions()
         is_told = False
         await asyncio.sleep(self._rng.random())  # not all at once
         while True:
             reason = ""
             try:
-                answer = await told(questions.get(b"", BYTES_MAX), exporter.timeout_s)
-                reason = answer.reason if not isinstance(answer, Answer) else ""
-                if isinstance(answer, Answer):
-                    reason = self._take(backend, answer)
+                answer = await client.get(b"", exporter.timeout_s, BYTES_MAX)
+                reason = answer.reason or self._take(backend, answer)
             except Exception:
                 reason = "failing"
                 logger.exception("GPU metrics failed name=%s", backend.name)
             finally:
-                questions.hang_up()
+                client.hang_up()
             news, is_told = bool(reason) and not is_told, bool(reason)
             if news:
                 logger.warning("GPU metrics cannot be read name=%s reason=%s", backend.name, reason)

@@ -16,14 +16,13 @@ from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import AdminState, Backend
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.conf.health import HealthSettings
-from penstock.health.line import Overlong
+from penstock.health.client import Client, Connections
 from penstock.health.machine import ToReturn
 from penstock.health.pace import Pace
 from penstock.health.places import Places
 from penstock.health.probes import LastProbe, Outcome, Prober
-from penstock.health.questions import Connections, Questions
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
-from penstock.health.shortage import Lacking, Shortage
+from penstock.health.shortage import Shortage
 from penstock.health.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -54,8 +53,8 @@ class Terms:
     connections: Connections
     tls: object
 
-    def questions(self, url: str) -> Questions:
-        return Questions(url, self.connections, self.authorization)
+    def client(self) -> Client:
+        return self.connections.questions(self.authorization)
 
 
 @dataclass(slots=True)
@@ -207,24 +206,24 @@ class Monitor:
         if watched is None:
             return Outcome("unwatched")
         terms = watched.terms
-        questions = terms.questions(backend.url)
-        prober = Prober(questions, keyed=terms.authorization is not None)
+        client = terms.client()
+        prober = Prober(client, keyed=terms.authorization is not None)
         try:
             outcome = await prober.load_adapter(name, path, LOAD_S, terms.settings.timeout_s)
         finally:
-            questions.hang_up()
+            client.hang_up()
         if outcome.passed:
             backend.models, backend.contexts = outcome.models, outcome.contexts
         return outcome
 
     async def _take_turns(self, backend: Backend, watch: Watch, terms: Terms) -> None:
-        questions = terms.questions(backend.url)
-        ask = Prober(questions, keyed=terms.authorization is not None)
+        client = terms.client()
+        ask = Prober(client, keyed=terms.authorization is not None)
         if not watch.last_probes:
             await asyncio.sleep(self._pace.first_s * self._rng.random())
         while True:
             async with self._place(watch):
-                await _surviving(lambda: watch.turn(ask), backend, questions)
+                await _surviving(lambda: watch.turn(ask), backend, client)
             self._seen(backend)
             await watch.pause()
 
@@ -239,7 +238,7 @@ class Monitor:
         in_vain = requests = 0
         idle_until_s = 0.0
         timeout_s = terms.settings.timeout_s
-        questions = terms.questions(backend.url)
+        client = terms.client()
         while True:
             await asyncio.sleep(pause_s)
             if backend.requests_total == requests and self._now() < idle_until_s:
@@ -248,9 +247,7 @@ class Monitor:
             idle_until_s = self._now() + self._pace.idle_s * (0.5 + 0.5 * self._rng.random())
             before = backend.report
             await _surviving(
-                lambda: _read_report(questions, backend, watch, timeout_s, self._now),
-                backend,
-                questions,
+                lambda: _read_report(client, backend, watch, timeout_s, self._now), backend, client
             )
             in_vain = in_vain + 1 if backend.fit and backend.report is before else 0
             pause_s = NO_METRICS_S if in_vain >= NO_METRICS_AFTER else self._scrape_s
@@ -258,31 +255,29 @@ class Monitor:
 
 
 async def _read_report(
-    questions: Questions,
-    backend: Backend,
-    watch: Watch,
-    timeout_s: float,
-    now: Callable[[], float],
+    client: Client, backend: Backend, watch: Watch, timeout_s: float, now: Callable[[], float]
 ) -> None:
     """Read one report. If that fails, the last report stays and fades."""
     if backend.admin_state is AdminState.MAINT:
         return
     # The most requests of ours that the report may count. They must not be taken for others'.
     backend.engine_requests_peak = backend.own.engine_requests
+    answer = await client.get(METRICS, timeout_s, METRICS_BYTES_MAX)
+    if answer.own:  # the proxy itself lacks something; the next probe will log it
+        return
+    if answer.reason and answer.reason != "too_large":
+        watch.look()
+        return
     try:
-        async with asyncio.timeout(timeout_s):
-            answer = await questions.get(METRICS, METRICS_BYTES_MAX)
-            if not answer.whole:
-                raise TooLarge
-            text = answer.body if answer.status == 200 else b""
-            now_s = now()
-            report = await read_report(text, now_s, backend.known_requests(now_s))
-    except (TooLarge, Overlong):
+        if not answer.whole or answer.reason:
+            raise TooLarge
+        text = answer.body if answer.status == 200 else b""
+        now_s = now()
+        report = await read_report(text, now_s, backend.known_requests(now_s))
+    except TooLarge:
         watch.metrics_too_large()
         return
-    except Lacking:  # the proxy itself lacks something; the next probe will log it
-        return
-    except (OSError, ValueError):  # a timeout, too
+    except ValueError:
         watch.look()
         return
     watch.metrics_read()
@@ -293,13 +288,11 @@ async def _read_report(
         watch.certain("asleep")
 
 
-async def _surviving(
-    step: Callable[[], Awaitable[None]], backend: Backend, questions: Questions
-) -> None:
+async def _surviving(step: Callable[[], Awaitable[None]], backend: Backend, client: Client) -> None:
     """Run a step. The task must survive any answer. The connection ends with each step."""
     try:
         await step()
     except Exception:
         logger.exception("probe failed name=%s", backend.name)
     finally:
-        questions.hang_up()
+        client.hang_up()

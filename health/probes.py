@@ -7,22 +7,16 @@ sleeps or drains. Each probe is one request, limited in time and size, on a new 
 for each turn. Its outcome is a value, never an exception.
 """
 
-import asyncio
-import errno
-import ssl
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
 
 from penstock.balancing.engine_report import EngineReport
+from penstock.health.client import Answer, Client
 from penstock.health.engine import read_version
-from penstock.health.line import Answer, Overlong
 from penstock.health.models import read_models
-from penstock.health.questions import Questions, Unresolved
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
-from penstock.health.shortage import Lacking
 from penstock.health.tasks import USUAL, Task, work
 
 # The limit for an answer whose body is not read.
@@ -78,25 +72,25 @@ class Outcome:
 class Prober:
     """Asks one backend over HTTP. `timeout_s` limits each question as a whole."""
 
-    def __init__(self, questions: Questions, *, keyed: bool = False) -> None:
+    def __init__(self, client: Client, *, keyed: bool = False) -> None:
         """`keyed`: the pool's own key is sent. Then a refused key is a failure."""
-        self._questions = questions
+        self._client = client
         self._keyed = keyed
 
     async def live(self, timeout_s: float) -> Outcome:
         """Ask whether the server answers and believes that its engine is alive."""
-        answer = await told(self._questions.get(b"/health", STATUS_BYTES_MAX), timeout_s)
-        if isinstance(answer, Outcome):
-            return answer
+        answer = await self._client.get(b"/health", timeout_s, STATUS_BYTES_MAX)
+        if answer.reason:
+            return _unheard(answer)
         if self._refused(answer):
             return Outcome("refusing")
         return Outcome() if answer.status == 200 else Outcome(f"status_{answer.status}")
 
     async def ready(self, timeout_s: float) -> Outcome:
         """Ask for the models. An empty list is not ready. Without a list any may be served."""
-        answer = await told(self._questions.get(b"/v1/models"), timeout_s)
-        if isinstance(answer, Outcome):
-            return answer
+        answer = await self._client.get(b"/v1/models", timeout_s)
+        if answer.reason:
+            return _unheard(answer)
         if self._refused(answer):
             return Outcome("refusing")
         if answer.status in _NOT_TOLD:
@@ -124,10 +118,11 @@ class Prober:
         if task is Task.NONE:
             return task, Outcome()
         for each in USUAL if task is None else (task,):
-            question = self._questions.post(*work(model, each), _FIRST, WORK_BYTES_MAX)
-            answer = await told(question, timeout_s)
-            if isinstance(answer, Outcome):
-                return task, Outcome("hung") if answer.reason == "timeout" else answer
+            path, body = work(model, each)
+            answer = await self._client.post(path, body, timeout_s, _FIRST, WORK_BYTES_MAX)
+            if answer.reason:
+                hung = answer.reason == "timeout"
+                return task, Outcome("hung") if hung else _unheard(answer)
             if self._refused(answer):
                 return task, Outcome("refusing")
             if task is not None or answer.status not in _NOT_DONE_HERE:
@@ -140,9 +135,9 @@ class Prober:
         So an answer that it had it already is no failure, and a 200 alone is no success.
         """
         body = orjson.dumps({"lora_name": name, "lora_path": path})
-        answer = await told(self._questions.post(LOAD_ADAPTER, body), load_s)
-        if isinstance(answer, Outcome):
-            return answer
+        answer = await self._client.post(LOAD_ADAPTER, body, load_s)
+        if answer.reason:
+            return _unheard(answer)
         outcome = await self.ready(timeout_s)
         if not outcome.passed or name in (outcome.models or ()):
             return outcome
@@ -152,8 +147,8 @@ class Prober:
 
     async def report(self, timeout_s: float, now_s: float) -> EngineReport | None:
         """Read the engine's metrics. None where it has none."""
-        answer = await told(self._questions.get(METRICS, METRICS_BYTES_MAX), timeout_s)
-        if isinstance(answer, Outcome) or answer.status != 200 or not answer.whole:
+        answer = await self._client.get(METRICS, timeout_s, METRICS_BYTES_MAX)
+        if answer.status != 200 or not answer.whole:
             return None
         try:
             return await read_report(answer.body, now_s, 0)
@@ -162,8 +157,8 @@ class Prober:
 
     async def version(self, timeout_s: float) -> str | None:
         """Ask for the engine's version. Empty where none is told, None without an answer."""
-        answer = await told(self._questions.get(b"/version", STATUS_BYTES_MAX), timeout_s)
-        if isinstance(answer, Outcome):
+        answer = await self._client.get(b"/version", timeout_s, STATUS_BYTES_MAX)
+        if answer.reason:
             return None
         if answer.status == 200:
             return read_version(answer.body)
@@ -188,22 +183,6 @@ def _judge(answer: Answer) -> Outcome:
     return Outcome("failing")
 
 
-async def told(question: Coroutine[None, None, Answer], timeout_s: float) -> Answer | Outcome:
-    """The answer to a question, or the outcome if there is none."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await question
-    except TimeoutError:
-        return Outcome("timeout")
-    except ssl.SSLError:
-        return Outcome("untrusted")  # a bad certificate, its or ours, or no TLS at all
-    except Lacking as error:
-        return Outcome(errno.errorcode.get(error.errno or 0, "lacking"), own=True)
-    except Unresolved:
-        return Outcome("unresolved")
-    except ConnectionRefusedError:
-        return Outcome("unreachable", certain=True)
-    except Overlong:
-        return Outcome("too_large")
-    except (OSError, ValueError):
-        return Outcome("unreachable")
+def _unheard(answer: Answer) -> Outcome:
+    """What it means that there is no answer."""
+    return Outcome(answer.reason, certain=answer.certain, own=answer.own)

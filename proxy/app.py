@@ -57,9 +57,9 @@ from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.log_lines import log_of_loop
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.tracing.exporter import Exporter
-from penstock.proxy.wire.contexts import PLAIN, Certificates
+from penstock.proxy.wire.certificates import PLAIN, Certificates
 from penstock.proxy.wire.deadline import Clock
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.pulse import Pulse
 from penstock.proxy.wire.sockets import keep_alive

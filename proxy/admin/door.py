@@ -11,7 +11,7 @@ import socket
 from typing import Final
 
 from penstock.proxy.admin.visitors import Visitors
-from penstock.proxy.wire.accepting import BACKLOG, Accepting
+from penstock.proxy.wire.sockets import BACKLOG, Accepting
 
 # How many may be accepted in one turn of the loop, before closed ones have left.
 ACCEPTED_MAX: Final = 32

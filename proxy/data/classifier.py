@@ -13,12 +13,10 @@ import msgspec
 
 from penstock.balancing.labels.labels import label_in
 from penstock.conf.classifier import ClassifierSettings
-from penstock.health.line import Answer
-from penstock.health.probes import told
-from penstock.health.questions import Questions
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.pool import ConnectionPool
+from penstock.proxy.wire.questions import Questions
 
 ANSWER_BYTES_MAX: Final = 4_096
 
@@ -33,7 +31,6 @@ class Classifier:
         tls: ssl.SSLContext | None,
         now: Callable[[], float],
     ) -> None:
-        self._url = settings.url
         self._deadline_s = settings.deadline_ms / 1e3
         # Threads and look-ups of its own: a broken classifier delays no backend's.
         self._connections = ConnectionPool(
@@ -51,11 +48,11 @@ class Classifier:
 
     async def ask(self, question: str) -> tuple[str | None, str]:
         """The label that it gives. None: it gives none in time, and why."""
-        asked = self._idle.pop() if self._idle else Questions(self._url, self._connections)
+        asked = self._idle.pop() if self._idle else self._connections.questions()
         body = msgspec.json.encode({"text": question})
-        answer = await told(asked.post(b"", body, b"", ANSWER_BYTES_MAX), self._deadline_s)
+        answer = await asked.post(b"", body, self._deadline_s, b"", ANSWER_BYTES_MAX)
         label, reason = None, "no_label"
-        if not isinstance(answer, Answer):
+        if answer.reason:
             reason = answer.reason
         elif answer.status != 200:
             reason = f"status_{answer.status}"

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from penstock.proxy.data.answer import Answer
-from penstock.proxy.wire.client_certificate import ClientCertificate
+from penstock.proxy.wire.certificates import ClientCertificate
 
 
 class Client(Protocol):

@@ -27,8 +27,8 @@ from penstock.conf.settings import Settings
 from penstock.proxy.data.counting import Counting
 from penstock.proxy.data.endpoints import Paths
 from penstock.proxy.data.tenants import Tenants
-from penstock.proxy.wire.contexts import PLAIN, Certificates
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.certificates import PLAIN, Certificates
+from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.pool import ConnectionPool
 

@@ -24,7 +24,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import RequestTimeout
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Draining
-from penstock.proxy.wire.client_certificate import ClientCertificate
+from penstock.proxy.wire.certificates import ClientCertificate
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.heads import RequestHead
 from penstock.proxy.wire.party import party_of

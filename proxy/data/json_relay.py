@@ -21,8 +21,7 @@ from penstock.proxy.errors.backend import (
     InternalFault,
 )
 from penstock.proxy.wire.heads import ResponseHead
-from penstock.proxy.wire.json_end import JsonEnd
-from penstock.proxy.wire.json_object import JsonObject
+from penstock.proxy.wire.json_object import JsonEnd, JsonObject
 
 # JSON answers up to this size are held whole, so that a cut one can be tried elsewhere.
 WHOLE_BYTES_MAX: Final = 1_048_576

@@ -59,7 +59,7 @@ from penstock.proxy.telemetry.recent import Recent
 from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.client_address import TrustedProxies
-from penstock.proxy.wire.client_handshakes import ClientHandshakes
+from penstock.proxy.wire.handshakes import ClientHandshakes
 from penstock.proxy.wire.long_reads import TURN_S
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.rota import Rota

@@ -7,10 +7,9 @@ from typing import Final
 
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.wire.accepting import BACKLOG, Accepting
-from penstock.proxy.wire.client_certificate import ClientCertificate
-from penstock.proxy.wire.client_handshakes import AskedClient
-from penstock.proxy.wire.proxy_protocol import ProxyHeader
+from penstock.proxy.wire.certificates import ClientCertificate
+from penstock.proxy.wire.client_address import ProxyHeader
+from penstock.proxy.wire.sockets import BACKLOG, Accepting
 from penstock.proxy.wire.tls import TlsConnection
 
 # Where the loop accepts one connection so soon after the other, its turns are short.
@@ -79,18 +78,17 @@ def client_of(plane: DataPlane) -> asyncio.Protocol:
 def _tls_of(plane: DataPlane, client: ClientConnection, context: ssl.SSLContext) -> TlsConnection:
     """The TLS between a client's connection and its socket."""
     authority = plane.certificates.client_authority
-    asked: AskedClient | None = None
     if authority:
         client.certificate = ClientCertificate(authority)
-        asked = AskedClient(plane.client_handshakes, client.certificate)
     return TlsConnection(
         plane.loop,
         context,
         client,
         handshake_s=plane.timeouts.client_head_s,
         on_failure=plane.metrics.handshake_failed,
-        rota=plane.handshakes if asked is None else None,
-        asked=asked,
+        rota=None if authority else plane.handshakes,
+        parties=plane.client_handshakes if authority else None,
+        certificate=client.certificate,
         reads=plane.record_reads,
         sender=client,
     )

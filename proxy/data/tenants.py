@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.conf.tenants import TenantSettings
 from penstock.proxy.errors.client import SEVERAL_KEYS, Unauthorized
-from penstock.proxy.wire.client_certificate import ClientCertificate
+from penstock.proxy.wire.certificates import ClientCertificate
 from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers
 
 # Stands for "no usable key". No key equals it, because keys are visible ASCII.

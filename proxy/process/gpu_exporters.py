@@ -11,7 +11,7 @@ from typing import Final
 from penstock.balancing.backend import Backend
 from penstock.health.gpus import Exporter, Gpus
 from penstock.proxy.data.configuration import Configuration
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.pool import ConnectionPool
 

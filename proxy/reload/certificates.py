@@ -18,7 +18,7 @@ from penstock.conf.pools import PoolSettings, PoolTlsSettings
 from penstock.conf.regular_files import read_regular
 from penstock.conf.settings import Settings
 from penstock.proxy.reload.expiry import expiry_of
-from penstock.proxy.wire.contexts import Certificates
+from penstock.proxy.wire.certificates import Certificates
 
 FILE_BYTES_MAX: Final = 4_194_304
 # The only group for keys that every TLS 1.3 must know (RFC 8446, 9.1). OpenSSL also accepts

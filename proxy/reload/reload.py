@@ -23,7 +23,7 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 
 logger = logging.getLogger(__name__)

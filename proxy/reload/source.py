@@ -7,7 +7,7 @@ from pathlib import Path
 from penstock.balancing.token_counter import TokenCounter
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.load import Loaded, load
-from penstock.proxy.wire.contexts import PLAIN, Certificates
+from penstock.proxy.wire.certificates import PLAIN, Certificates
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,11 @@ from typing import Final
 
 from penstock import proxy
 from penstock.conf.tracing import TracingSettings
-from penstock.health.line import Answer
-from penstock.health.probes import told
-from penstock.health.questions import Questions
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.tracing.finished import Finished, Waiting
 from penstock.proxy.tracing.otlp import encoded, export_of, rejected, resource_of
 from penstock.proxy.tracing.trace import Tracer
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.pool import ConnectionPool
 
@@ -57,9 +54,8 @@ class Receiver:
         connections: ConnectionPool,
         instance_id: str,
     ) -> None:
-        url = settings.otlp_endpoint or ""
         self.connections = connections
-        self._questions = Questions(url, connections)
+        self._questions = connections.questions()
         lines = settings.headers.get_secret_value().splitlines() if settings.headers else []
         self._fields = b"".join(
             [b"content-encoding: gzip\r\n", *(each.encode("ascii") + b"\r\n" for each in lines)]
@@ -68,9 +64,8 @@ class Receiver:
 
     async def post(self, body: bytes) -> tuple[str, int]:
         """Why an export was not taken (empty if it was), and how many spans were rejected."""
-        question = self._questions.post(b"", body, self._fields, ANSWER_BYTES_MAX)
-        answer = await told(question, ANSWER_S)
-        if not isinstance(answer, Answer):
+        answer = await self._questions.post(b"", body, ANSWER_S, self._fields, ANSWER_BYTES_MAX)
+        if answer.reason:
             self._questions.hang_up()
             return answer.reason, 0
         if not 200 <= answer.status < 300:

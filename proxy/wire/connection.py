@@ -8,7 +8,7 @@ import asyncio
 import logging
 import select
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from penstock.proxy.errors.backend import (
     AnswerCut,
@@ -26,7 +26,6 @@ from penstock.proxy.wire.host import Host
 from penstock.proxy.wire.long_reads import SHORT_BYTES, TURN_S, LongRead, slice_end
 from penstock.proxy.wire.pieces import Pieces, pieces_of
 from penstock.proxy.wire.rota import Rota
-from penstock.proxy.wire.sink import Sink
 from penstock.proxy.wire.sockets import tune
 
 logger = logging.getLogger(__name__)
@@ -34,6 +33,15 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES_MAX: Final = 65_536
 # The most 1xx answers before the final one. vLLM sends none.
 INTERIM_MAX: Final = 16
+
+
+class Sink(Protocol):
+    """Receives an answer, in this order: head, body…, then end or lost."""
+
+    def head(self, head: ResponseHead) -> None: ...
+    def body(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def lost(self, error: BackendError) -> None: ...
 
 
 class ConnectionOwner:
@@ -90,6 +98,7 @@ class BackendConnection(asyncio.Protocol):
         "credentials",
         "dear",
         "epoch",
+        "failure",
         "idle_since_s",
         "reused",
         "sink",
@@ -115,6 +124,7 @@ class BackendConnection(asyncio.Protocol):
         self.answer_began = False
         self.dear = False  # what comes next may take long to read: it waits for its turn
         self.idle_since_s = 0.0
+        self.failure: Exception | None = None  # what ended it
         self.epoch = owner.host.epoch  # the epoch of the addresses by which it was dialed
 
     # What the exchange does ----------------------------------------------------------
@@ -247,6 +257,7 @@ class BackendConnection(asyncio.Protocol):
             self._lost = (exc,)
             return
         self._owner.forget(self)
+        self.failure = exc
         sink, self.sink = self.sink, None
         if sink is None:
             return

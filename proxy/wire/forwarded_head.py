@@ -7,9 +7,8 @@ that a client must not set. What becomes of a header is decided by its name, onc
 from collections.abc import Callable
 from typing import Final
 
-from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers, lines_of
+from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers, Remembered, lines_of
 from penstock.proxy.wire.heads import RequestHead
-from penstock.proxy.wire.remembered import Remembered
 
 # Never forwarded in either direction: they belong to one connection (RFC 9110 7.6.1), or to framing
 # and coding, which penstock does itself on each leg.

@@ -5,7 +5,7 @@ is not canonical.
 """
 
 import re
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from penstock.proxy.errors.client import (
     ClientError,
@@ -14,11 +14,43 @@ from penstock.proxy.errors.client import (
     UnsupportedCoding,
 )
 from penstock.proxy.wire import native
-from penstock.proxy.wire.remembered import Remembered
 
 Headers = list[tuple[bytes, bytes]]
 
+V = TypeVar("V")
+
 HEADERS_MAX: Final = 128
+KEY_BYTES_MAX: Final = 128
+
+
+class Remembered(Generic[V]):
+    """What was found of short bytes before: most messages have the same few lines.
+
+    At most `entries_max` values, by keys of at most KEY_BYTES_MAX bytes. A full table is cleared.
+    The usual entries soon return, and invented ones do not. So whoever fills it costs others one
+    more look, and no memory.
+    """
+
+    __slots__ = ("_entries_max", "_known")
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._known: dict[bytes, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: bytes) -> V | None:
+        return self._known.get(key)
+
+    def put(self, key: bytes, value: V) -> None:
+        """Remember a value, unless its key is long."""
+        if len(key) > KEY_BYTES_MAX:
+            return
+        if len(self._known) >= self._entries_max:
+            self._known.clear()
+        self._known[key] = value
+
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # Maps bytes that a field may hold to 1, others to 0. There must be as many 0 bytes as CR and LF in

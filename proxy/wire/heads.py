@@ -16,8 +16,7 @@ from penstock.proxy.errors.client import (
     UnsupportedCoding,
     UnsupportedVersion,
 )
-from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers, parse_fields
-from penstock.proxy.wire.remembered import Remembered
+from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers, Remembered, parse_fields
 
 _REQUEST_LINE: Final = re.compile(
     rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e]{1,8192}) HTTP/1\.([01])"

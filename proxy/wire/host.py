@@ -5,19 +5,25 @@ gets the known addresses meanwhile. A lookup that fails changes nothing. A name 
 is looked up less and less often. Only new connections use new addresses. When the addresses have
 changed, the epoch increases, and a connection of an earlier epoch is not used again after its
 answer.
+
+The system's resolver blocks while a name server does not answer, and nothing can stop it. So each
+lookup has a thread of its own, one at a time for each name. The number of threads is limited by
+what is known of the name. Names that failed or took long start only while half of the threads are
+free, new names while a quarter is free.
 """
 
 import asyncio
 import contextlib
+import errno
 import logging
+import socket
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from math import inf
 from time import monotonic
 from typing import Final
-
-from penstock.health.shortage import has_way
-from penstock.proxy.wire.lookups import Lookups
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +37,116 @@ PAUSE_S_MAX: Final = 30.0
 # is less than a probe's timeout, so that the reason is not that the backend was late.
 WAIT_S: Final = 0.8
 
+THREADS_MAX: Final = 64
+# What is known of a name, best first, and the most threads in use when its lookup starts.
+PROVEN, NEW, DOUBTFUL = range(3)
+BUSY_MAX: Final = (THREADS_MAX, THREADS_MAX * 3 // 4, THREADS_MAX // 2)
+# A slower lookup makes its name doubtful.
+SLOW_S: Final = 1.0
+# Beyond this many names the oldest are forgotten and count as new.
+KNOWN_MAX: Final = 4_096
+
+# Blocks. Raises OSError or UnicodeError.
+Resolve = Callable[[str], Sequence[str]]
+# Runs a call beside the loop. Raises RuntimeError.
+Beside = Callable[[Callable[[], None]], None]
+
+# No descriptor or no kernel memory: no other backend could be reached either. EADDRNOTAVAIL is not
+# one of these: either no local port is left for this destination, or there is no route to it (an
+# IPv6 address where IPv6 is off).
+OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_ANY_PORT: Final = 9
 # Returns the addresses of a name, or raises OSError. Tests replace DNS by it.
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
+
+
+def has_way(address: str) -> bool:
+    """Whether the kernel has a route to this address and a local address to send from.
+
+    Connecting a datagram socket asks just that. It sends nothing and takes no TCP port.
+    """
+    try:
+        with socket.socket(
+            socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM
+        ) as sock:
+            sock.connect((address, _ANY_PORT))
+    except OSError as error:
+        # Without a descriptor or a datagram port the kernel could not be asked: assume a route.
+        return error.errno in OWN_ERRORS or error.errno == errno.EAGAIN
+    return True
+
+
+def resolve(name: str) -> Sequence[str]:
+    """Ask the system's resolver."""
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
+
+
+def in_thread(call: Callable[[], None]) -> None:
+    """Run a call in a thread for which the end of the process does not wait."""
+    threading.Thread(target=call, name="lookup", daemon=True).start()
+
+
+class Lookups:
+    """Looks names up for one loop. It is a `Lookup`."""
+
+    def __init__(
+        self,
+        resolve: Resolve = resolve,
+        beside: Beside = in_thread,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._resolve = resolve
+        self._beside = beside
+        self._now = now
+        self._busy = 0
+        self._under_way: dict[str, asyncio.Future[Sequence[str]]] = {}
+        self._waiting: tuple[deque[str], ...] = (deque(), deque(), deque())
+        self._known: dict[str, int] = {}
+
+    async def __call__(self, name: str) -> Sequence[str]:
+        """The addresses of a name, none if it is not found. Concurrent calls share one lookup."""
+        found = self._under_way.get(name)
+        if found is None:
+            found = self._under_way[name] = asyncio.get_running_loop().create_future()
+            self._waiting[self._known.get(name, NEW)].append(name)
+            self._begin()
+        return await asyncio.shield(found)
+
+    def _begin(self) -> None:
+        for waiting, busy_max in zip(self._waiting, BUSY_MAX, strict=True):
+            while waiting and self._busy < busy_max:
+                self._busy += 1
+                self._look_up(waiting.popleft())
+
+    def _look_up(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            found: Sequence[str] = ()
+            begun_s = self._now()
+            try:
+                found = self._resolve(name)
+            except (OSError, UnicodeError):  # no answer, or a name that DNS cannot have
+                pass
+            finally:
+                slow = self._now() - begun_s > SLOW_S
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(self._ended, name, found, slow)
+
+        try:
+            self._beside(run)
+        except RuntimeError:  # no thread can be started
+            loop.call_soon(self._ended, name, (), False)
+
+    def _ended(self, name: str, found: Sequence[str], slow: bool) -> None:
+        self._busy -= 1
+        self._known.pop(name, None)
+        self._known[name] = PROVEN if found and not slow else DOUBTFUL
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        self._under_way.pop(name).set_result(found)
+        self._begin()
 
 
 class Names:
@@ -120,7 +234,7 @@ class Host:
             self._due_s = -inf
 
     def failed(self, address: str) -> None:
-        """The address did not accept a connection. The next connection tries it last."""
+        """The address was too slow to accept a connection. The next connection tries it last."""
         if len(self._addresses) > 1 and address in self._addresses:
             others = [each for each in self._addresses if each != address]
             self._addresses = (*others, address)

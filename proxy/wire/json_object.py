@@ -1,14 +1,13 @@
-"""Finds one object in JSON that passes in pieces, by its name and its depth.
+"""Looks into JSON that passes in pieces, because it is too large to hold.
 
-For the token counts of answers that are too large to hold. They stand before or behind any amount
-of text.
+`JsonEnd` finds its end. An answer without a length lasts until the connection closes, and an early
+close looks the same. The brackets outside strings tell the difference. `JsonObject` finds one
+object by its name and its depth: token counts, which stand before or behind any amount of text.
 """
 
 import re
 from json import JSONDecoder
 from typing import Final
-
-from penstock.proxy.wire.json_end import JsonEnd
 
 # No token counts are longer.
 OBJECT_BYTES_MAX: Final = 4_096
@@ -19,6 +18,42 @@ _SLICE_BYTES: Final = 65_536  # so much at once is ten times as fast as a millio
 _LOOKS_MAX: Final = 32
 _VALUE: Final = re.compile(rb"\s{0,8}:\s{0,8}(?=\{)")
 _json: Final = JSONDecoder()
+_NOT_TOLD: Final = bytes(set(range(256)) - set(b'"[]{}'))
+
+
+class JsonEnd:
+    """Counts the open brackets."""
+
+    __slots__ = ("_depth", "_escaped", "_quoted")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._quoted = False
+        self._escaped = False  # the last piece ended inside an escape
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next piece."""
+        if self._escaped:
+            piece = piece[1:]
+        self._escaped = False
+        if b"\\" in piece:
+            # Other escapes hold no character that counts.
+            piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+            self._escaped = piece.endswith(b"\\")
+        parts = piece.translate(None, _NOT_TOLD).split(b'"')
+        plain = b"".join(parts[self._quoted :: 2])
+        self._quoted ^= len(parts) % 2 == 0
+        opened = plain.count(b"[") + plain.count(b"{")
+        self._depth += 2 * opened - len(plain)
+
+    @property
+    def reached(self) -> bool:
+        """Whether everything that was opened is closed."""
+        return self.inside(0)
+
+    def inside(self, depth: int) -> bool:
+        """Whether `depth` brackets are open here, outside a string."""
+        return self._depth == depth and not self._quoted
 
 
 class JsonObject:

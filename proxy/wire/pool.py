@@ -11,25 +11,19 @@ for a while no connection to that backend is used twice.
 
 import asyncio
 import errno
-import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from math import inf
 from time import monotonic
 from typing import Final
-from urllib.parse import urlsplit
 
-from penstock.health.shortage import OWN_ERRORS, Lacking, explained, judge
 from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, NoPorts
-from penstock.proxy.wire.connection import BackendConnection, ConnectionOwner
+from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.deadline import Deadline
-from penstock.proxy.wire.dial_time import dial_time
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
-from penstock.proxy.wire.handshakes import Handshakes
-from penstock.proxy.wire.host import Host, Names
-from penstock.proxy.wire.sockets import reset_at_close, round_trip_s
-from penstock.proxy.wire.tls import TlsConnection
+from penstock.proxy.wire.dial import Dialer, Lacking, in_time
+from penstock.proxy.wire.handshakes import HandshakeThreads
+from penstock.proxy.wire.host import Names
+from penstock.proxy.wire.questions import Questions
 
 IDLE_S: Final = 3.5
 IDLE_MAX: Final = 256
@@ -45,7 +39,7 @@ class NoDescriptors(Exception):
     """The process can open no more descriptors. That is not the backend's fault."""
 
 
-class ConnectionPool(ConnectionOwner):
+class ConnectionPool(Dialer):
     """The connections to one backend. `connect_timeout_s` may change at any time."""
 
     def __init__(
@@ -60,23 +54,17 @@ class ConnectionPool(ConnectionOwner):
         tls: ssl.SSLContext | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        """`name` is the backend's name. All backends share `threads`."""
-        parts = urlsplit(url)
-        host = Host(loop, parts.hostname or "", name, names or Names(), now)
-        super().__init__(loop, name, host, now)
+        super().__init__(loop, url, name=name, names=names, threads=threads, tls=tls, now=now)
         self.connect_timeout_s = connect_timeout_s
-        self.round_trip_s = 0.0  # of the last connection that was opened
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._secure = parts.scheme == "https"
-        self.tls = tls  # for https; replaced with the configuration
         # Both oldest first. All resting ones are younger than all idle ones.
         self._idle: deque[BackendConnection] = deque()
         self._resting: deque[BackendConnection] = deque()
         self._distrusted_until_s = 0.0
         self._deadline = Deadline(loop, self._expire, now)
-        self._handshakes = Handshakes(loop, threads or HandshakeThreads(loop))
-        self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
-        self.prefix = parts.path.encode("ascii")  # all paths are below it
+
+    def questions(self, authorization: bytes | None = None) -> Questions:
+        """A client for probes and the like, with this key, on a connection of its own."""
+        return Questions(self, authorization)
 
     def trust(self, tls: ssl.SSLContext | None) -> None:
         """Verify certificates by `tls` from now on. Close idle connections, verified by another."""
@@ -111,68 +99,15 @@ class ConnectionPool(ConnectionOwner):
         kernel memory left, NoPorts if it has no local port left for this backend, otherwise
         ConnectFailed.
         """
-        failures: list[OSError] = []
-        address = ""
         try:
-            async with dial_time(self.loop, self.connect_timeout_s):
-                for address in await self.host.addresses():
-                    try:
-                        connection = BackendConnection(self)
-                        await self.connect(address, connection)
-                        return connection
-                    except OSError as error:
-                        failures.append(explained(error, address, self.host.has_way))
-                        if error.errno not in OWN_ERRORS:
-                            self.host.failed(address)
-        except (OSError, TimeoutError):  # no address is known, or the time is over
-            self.host.failed(address)
+            return await in_time(self.loop, self.connect_timeout_s, self.open(self))
+        except Lacking as error:
+            lacks_port = error.errno == errno.EADDRNOTAVAIL
+            raise NoPorts if lacks_port else NoDescriptors from None
+        except ConnectionRefusedError:
+            raise ConnectionRefused from None
+        except OSError:  # also when no address is known, or the time is over
             raise ConnectFailed from None
-        verdict = judge(failures)
-        if isinstance(verdict, Lacking):
-            raise NoPorts if verdict.errno == errno.EADDRNOTAVAIL else NoDescriptors
-        raise ConnectionRefused if isinstance(verdict, ConnectionRefusedError) else ConnectFailed
-
-    async def connect(self, address: str, protocol: asyncio.Protocol) -> None:
-        """Connect `protocol` to this address, through TLS if the backend has it.
-
-        Raises OSError. The caller limits the time: a cancelled call leaves nothing open.
-        """
-        if not self._secure:
-            await self._connect(address, protocol)
-            return
-        assert self.tls is not None
-        tls = TlsConnection(
-            self.loop,
-            self.tls,
-            protocol,
-            handshake_s=inf,
-            reads=self.reads.records,
-            handshakes=self._handshakes,
-            server_name=self.host.name,
-        )
-        try:
-            await self._connect(address, tls)
-            await tls.opened
-        except BaseException:  # also when cancelled: nobody else knows of it
-            tls.abort()
-            raise
-
-    async def _connect(self, address: str, protocol: asyncio.Protocol) -> None:
-        """Connect `protocol` so that closing sends a reset, from the first packet on.
-
-        A connect that nobody waits for is cancelled. It must leave no descriptor, and no local port
-        in TIME_WAIT for a minute. So the socket is made here, before the loop connects it.
-        """
-        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        try:
-            sock.setblocking(False)
-            reset_at_close(sock)
-            await self.loop.sock_connect(sock, (address, self._port))
-            self.round_trip_s = round_trip_s(sock)
-            await self.loop.create_connection(lambda: protocol, sock=sock)
-        except BaseException:
-            sock.close()
-            raise
 
     def put(self, connection: BackendConnection) -> None:
         """Take back a connection whose request and answer have both ended."""

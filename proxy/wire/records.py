@@ -1,14 +1,11 @@
-"""Deciphers TLS records in slices if one read holds very many of them.
+"""Finds TLS records in what a peer has sent, and limits how many are deciphered in one turn.
 
 A record costs as much as a thousand bytes, and one that changes keys twenty times that, whatever it
 holds. A read of 256 KiB may hold ten thousand. The heads of records are not encrypted, so they can
 be counted. Of such a read a limited number is deciphered at a time, and no more is read meanwhile.
-Reads of full records, as in a large body, are taken whole.
+In one turn a limited number from all connections together is deciphered at once.
 
-In one turn a limited number from all connections together is deciphered at once. The rest waits.
-
-OpenSSL holds 35 KB for a part of a record, and nobody counts them. So a part of what a client
-without a key sends is kept here until the rest comes, and is counted.
+OpenSSL holds 35 KB for a part of a record, and nobody counts them. So it gets whole records only.
 """
 
 import asyncio
@@ -29,65 +26,26 @@ FEW_RECORDS: Final = 4
 AT_ONCE_MAX: Final = 256
 # How many records one without data counts for: it may have changed keys.
 BARREN_COST: Final = 8
-# A server sends this many at first, as tickets. After more of them all reads of a peer are counted.
-BARREN_FREE: Final = 4
-# A peer with this many more such records than records with data only wants to cause work. One that
-# changes keys after each record with data is kept.
-BARREN_MAX: Final = 128
-# The shortest encrypted record. Bytes that are no records are counted in this unit.
-SHORTEST_BYTES: Final = 24
 # The types of records are 20 to 23.
 TYPE_MASK: Final = 0xFC
 TYPES: Final = 0x14
-HANDSHAKE: Final = 22
-# The longest record of any version of TLS. OpenSSL refuses a longer one by its head.
+# The longest record of any version of TLS.
 RECORD_BYTES_MAX: Final = HEAD_BYTES + 16_384 + 2_048
-# The types of records of which a slice may have a part: those of a known peer, those of a stranger
-# during the handshake, whose length is limited, and those of a stranger after it.
-ALL_TYPES: Final = bytes(range(256))
-HELLO_TYPES: Final = bytes([HANDSHAKE])
-NO_TYPES: Final = b""
 
 
 class Records:
     """What one peer has sent and is not deciphered yet."""
 
-    __slots__ = (
-        "_ahead",
-        "_at",
-        "_data",
-        "_empty",
-        "_fits",
-        "_foreign",
-        "_next",
-        "_parted",
-        "_single",
-        "barren",
-        "count",
-        "counted",
-        "hello_bytes",
-    )
+    __slots__ = ("_at", "_data", "_end", "_fits", "count", "single")
 
-    def __init__(self, *, strange: bool = False, single: bool = False) -> None:
-        """`strange`: the peer is a client that has shown no key.
-
-        `single`: take one record at a time until the end of the handshake, and count all of them
-        for it. TLS 1.3 encrypts certificates, so that their records look like data.
-        """
+    def __init__(self, *, single: bool = False) -> None:
+        """`single`: take one record at a time, until this is False."""
+        self.single = single
         self._data = b""
-        # The types of records of which a slice may have a part.
-        self._parted = HELLO_TYPES if strange else ALL_TYPES
-        self._single = single
-        self._fits = True  # the next slice takes everything that may be taken now
-        self._empty = 0  # records without data so far
-        self.barren = 0  # the same, minus those with data, and never below 0
         self._at = 0  # bytes before this are taken
-        self._ahead = 0  # missing bytes of the record that was taken in part
-        self._next = -1  # where the first record after the next slice begins; -1: unknown
-        self._foreign = False  # bytes came that are no records; OpenSSL may accept them (SSL 2)
-        self.count = 0  # records that end in the next slice, or in the last one taken
-        self.counted = False  # every read is counted, also one with few records
-        self.hello_bytes = 0  # declared by the handshake records that begin in the next slice
+        self._end = -1  # where the next slice ends; -1: unknown
+        self._fits = True
+        self.count = 0  # records in the next slice, or in the last one taken
 
     def __len__(self) -> int:
         """How many bytes wait."""
@@ -95,109 +53,67 @@ class Records:
 
     @property
     def left(self) -> bool:
-        """Whether there is a slice to take. A part of a head is none."""
-        if len(self._data) - self._at < (1 if self._ahead else HEAD_BYTES):
-            return False
-        if self._parted is ALL_TYPES:
-            return True
+        """Whether there is a slice to take."""
         self._measure()
-        return self._next > self._at
+        return self._end > self._at
 
     @property
-    def keeps_parts(self) -> bool:
-        """Whether parts of some records wait here for the rest."""
-        return self._parted is not ALL_TYPES
-
-    def shaken(self) -> None:
-        """The handshake is over."""
-        self._single = False
-        if self.keeps_parts:
-            self._parted = NO_TYPES
-            self._next = -1
-
-    def trust(self) -> None:
-        """The peer is no stranger any more: keep no part of a record."""
-        self._parted = ALL_TYPES
-        self._next = -1
+    def fits(self) -> bool:
+        """Whether the next slice takes all whole records."""
+        self._measure()
+        return self._fits
 
     def is_one(self, data: bytes) -> bool:
-        """Whether this read is one record, with nothing waiting before it, and needs no count."""
+        """Whether this read is one record, with nothing waiting before it."""
         size = len(data)
-        return (
-            size > HEAD_BYTES
-            and size == HEAD_BYTES + (data[3] << 8 | data[4])
-            and not (self._ahead or self._data or self.counted)
-        )
+        whole = size > HEAD_BYTES and size == HEAD_BYTES + (data[3] << 8 | data[4])
+        return whole and not self._data
 
     def add(self, data: bytes) -> None:
         self._data = self._data[self._at :] + data if self._data else data
         self._at = 0
-        self._next = -1
+        self._end = -1
 
-    def tally(self, count: int, with_data: int, reads: "RecordReads") -> None:
-        """Count the records without data among `count` deciphered ones, and charge their cost."""
-        empty = count - with_data
-        self.barren = max(0, self.barren + empty - with_data)
-        if empty > 0:
-            reads.charge(BARREN_COST * empty)
-            self._empty += empty
-            if self._empty > BARREN_FREE:
-                self.counted = True
-
-    def fit(self) -> bool:
-        """Whether one slice takes everything that may be taken now."""
-        self._measure()
-        return self._fits
-
-    def take(self) -> bytes:
+    def take(self) -> memoryview:
         """The next slice."""
         self._measure()
-        data, at = self._data, self._at
-        end = min(self._next, len(data))
-        self._ahead = self._next - end
-        self._at = end
-        self._next = -1
-        if end < len(data):
-            return data[at:end]
-        self._data = b""
-        self._at = 0
-        return data[at:] if at else data
+        slice_ = memoryview(self._data)[self._at : self._end]
+        if self._end == len(self._data):
+            self._data = b""
+            self._at = 0
+        else:
+            self._at = self._end
+        self._end = -1
+        return slice_
 
     def rest(self) -> bytes:
         """All waiting bytes, unchanged."""
         data, self._data = self._data[self._at :], b""
         self._at = 0
-        self._next = -1
+        self._end = -1
         return data
 
     def _measure(self) -> None:
-        if self._next >= 0:
+        """Find the end of the next slice. What is no record is a slice: OpenSSL says what it is."""
+        if self._end >= 0:
             return
-        data = self._data
-        last = len(data) - HEAD_BYTES
-        at = self._at + self._ahead
-        count = 1 if self._ahead else 0
-        size = 0
-        self.hello_bytes = 0
-        most = 1 if self._single else RECORDS_MAX
-        while at <= last and count < most:
+        data, at = self._data, self._at
+        size = len(data)
+        most = 1 if self.single else RECORDS_MAX
+        count = 0
+        self._fits = True
+        while size - at >= HEAD_BYTES:
+            end = at + HEAD_BYTES + (data[at + 3] << 8 | data[at + 4])
+            if data[at] & TYPE_MASK != TYPES or end - at > RECORD_BYTES_MAX:
+                end = size
+            elif end > size:
+                break
+            if count == most:
+                self._fits = False
+                break
             count += 1
-            if data[at] & TYPE_MASK == TYPES and not self._foreign:
-                size = HEAD_BYTES + (data[at + 3] << 8 | data[at + 4])
-                if data[at] == HANDSHAKE or self._single:
-                    self.hello_bytes += size
-                at += size
-            else:
-                self._foreign = self.counted = True
-                at += SHORTEST_BYTES
-        self._fits = at > last
-        if at > len(data):  # only a part of the last one is here
-            count -= 1
-            if self.keeps_parts and not self._foreign and 0 < size <= RECORD_BYTES_MAX:
-                begin = at - size
-                if data[begin] not in self._parted:
-                    at = begin
-        self._next = at
+            at = end
+        self._end = at
         self.count = count
 
 
@@ -217,13 +133,13 @@ class RecordReads:
         self._budget = TurnBudget(loop, AT_ONCE_MAX)
         self.waiting = waiting or Waiting()
 
-    def take(self, count: int, *, counted: bool) -> bool:
+    def take(self, count: int) -> bool:
         """Whether so many may be taken at once. If so, they are charged.
 
-        A few records are free unless `counted`, until a turn's budget is overdrawn.
+        A few records are free, until a turn's budget is overdrawn.
         """
         left = self._budget.left
-        if count <= FEW_RECORDS and left >= 0 and not counted:
+        if count <= FEW_RECORDS and left >= 0:
             return True
         if count > left:
             return False

@@ -6,7 +6,6 @@ import aiohttp
 import pytest
 
 from penstock.health.probes import Prober
-from penstock.health.questions import Questions
 from penstock.health.tasks import Task
 from penstock.proxy.wire.pool import ConnectionPool
 from tests.e2e.process import Serve, Simulate
@@ -18,7 +17,7 @@ CHAT = {"model": "sim-model", "messages": [{"role": "user", "content": "x"}], "m
 async def test_each_kind_of_work_is_done(simulate: Simulate, task: Task) -> None:
     (server,) = await simulate(1)
     pool = ConnectionPool(asyncio.get_running_loop(), server.url, connect_timeout_s=1)
-    prober = Prober(Questions(server.url, pool))
+    prober = Prober(pool.questions())
     assert (await prober.deep("sim-model", task, 5.0))[1].passed
 
 

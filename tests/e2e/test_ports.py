@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from penstock.health.shortage import has_way
+from penstock.proxy.wire.host import has_way
 from penstock.proxy.wire.pool import IDLE_S
 from tests.e2e.answers import ask
 from tests.e2e.process import COUNTS, Penstock, Serve, Simulate

@@ -18,7 +18,7 @@ from penstock.conf.settings import Settings
 from penstock.proxy.commands.admin_client import DEFAULT_PORT, token_of
 from penstock.proxy.process.descriptors import needed
 from penstock.proxy.telemetry.family_table import FAMILIES
-from penstock.proxy.wire.accepting import BACKLOG
+from penstock.proxy.wire.sockets import BACKLOG
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.gpu_report import GpuReport
+from penstock.health.client import Client
 from penstock.health.gpus import Exporter, Gpus, read_gpus
 from penstock.health.scrape import SERIES_MAX, TooLarge
+from penstock.proxy.wire.questions import Answer
 
 DCGM = b"""\
 # HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
@@ -67,18 +68,22 @@ class Refusing:
     tls: object = None
 
     def __init__(self) -> None:
-        self.host = self
         self.dials = 0
 
-    async def addresses(self) -> Sequence[str]:
-        return ("192.0.2.1",)
+    def questions(self, authorization: bytes | None = None) -> Client:
+        return self
 
-    def has_way(self, address: str) -> bool:
-        return True
-
-    async def connect(self, address: str, protocol: asyncio.Protocol) -> None:
+    async def get(self, path: bytes, timeout_s: float, limit_bytes: int = 0) -> Answer:
         self.dials += 1
-        raise ConnectionRefusedError
+        return Answer(reason="unreachable", certain=True)
+
+    async def post(
+        self, path: bytes, body: bytes, timeout_s: float, fields: bytes = b"", limit_bytes: int = 0
+    ) -> Answer:
+        raise NotImplementedError
+
+    def hang_up(self) -> None:
+        pass
 
 
 async def test_an_exporter_that_never_answers_is_told_once(

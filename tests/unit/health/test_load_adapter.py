@@ -3,9 +3,8 @@
 import orjson
 import pytest
 
-from penstock.health.line import Answer
 from penstock.health.probes import Prober
-from penstock.health.questions import BODY_BYTES_MAX, Questions
+from penstock.proxy.wire.questions import BODY_BYTES_MAX, Answer
 
 BASE = b'{"data":[{"id":"base","max_model_len":4096}]}'
 BOTH = b'{"data":[{"id":"base","max_model_len":4096},{"id":"sql","max_model_len":null}]}'
@@ -13,25 +12,31 @@ REFUSED = b'{"error":{"message":"no","type":"NotFoundError","code":404}}'
 NO_ENDPOINT = b'{"detail":"Not Found"}'
 
 
-class Engine(Questions):
+class Engine:
     """Answers a load as told, and then with this list."""
 
-    def __init__(self, answer: Answer | OSError, listed: Answer) -> None:
+    def __init__(self, answer: Answer, listed: Answer) -> None:
         self._answer = answer
         self._listed = listed
         self.asked: list[object] = []
 
     async def post(
-        self, path: bytes, body: bytes, fields: bytes = b"", limit_bytes: int = BODY_BYTES_MAX
+        self,
+        path: bytes,
+        body: bytes,
+        timeout_s: float,
+        fields: bytes = b"",
+        limit_bytes: int = BODY_BYTES_MAX,
     ) -> Answer:
         self.asked.append((path, orjson.loads(body)))
-        if isinstance(self._answer, OSError):
-            raise self._answer
         return self._answer
 
-    async def get(self, path: bytes, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
+    async def get(self, path: bytes, timeout_s: float, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
         self.asked.append(path)
         return self._listed
+
+    def hang_up(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize(
@@ -47,11 +52,11 @@ class Engine(Questions):
         (Answer(200, b"Success"), Answer(500, b""), "status_500"),
         (Answer(200, b"Success"), Answer(200, b"{"), "no_models"),
         (Answer(401, b""), Answer(401, b""), "refusing"),
-        (ConnectionRefusedError(), Answer(200, BASE), "unreachable"),
-        (TimeoutError(), Answer(200, BOTH), "timeout"),
+        (Answer(reason="unreachable"), Answer(200, BASE), "unreachable"),
+        (Answer(reason="timeout"), Answer(200, BOTH), "timeout"),
     ],
 )
-async def test_how_a_load_ends(answer: Answer | OSError, listed: Answer, reason: str) -> None:
+async def test_how_a_load_ends(answer: Answer, listed: Answer, reason: str) -> None:
     engine = Engine(answer, listed)
     outcome = await Prober(engine, keyed=True).load_adapter("sql", "/adapters/sql", 1.0, 1.0)
     assert outcome.reason == reason

@@ -11,16 +11,15 @@ import pytest
 from penstock.balancing.backend import Backend, State
 from penstock.conf.health import HealthSettings
 from penstock.health import models, monitor, scrape
-from penstock.health.line import Answer, Overlong, Unheard
 from penstock.health.models import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
-from penstock.health.probes import Prober
-from penstock.health.questions import BODY_BYTES_MAX, Questions
+from penstock.health.probes import Outcome, Prober
 from penstock.health.scrape import METRICS_BYTES_MAX, SERIES_MAX, TooLarge, read_report
-from penstock.health.shortage import Shortage, has_way
+from penstock.health.shortage import Shortage
 from penstock.health.watch import Watch
 from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, NoPorts
-from penstock.proxy.wire.host import Names
+from penstock.proxy.wire.host import Names, has_way
 from penstock.proxy.wire.pool import ConnectionPool, NoDescriptors
+from penstock.proxy.wire.questions import BODY_BYTES_MAX, Answer
 
 MIB = 1_048_576
 SERIES = b"vllm:num_requests_running{} 1\n"
@@ -32,20 +31,31 @@ CARDS = {
 }
 
 
-class Told(Questions):
-    """Whatever is asked, this is the answer, cut where a line would cut it."""
+class Told:
+    """Whatever is asked, this is the answer, cut where a connection would cut it."""
 
-    def __init__(self, answer: bytes | OSError) -> None:
+    def __init__(self, answer: bytes | Answer) -> None:
         self._answer = answer
 
-    async def get(self, path: bytes, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
-        if isinstance(self._answer, OSError):
-            raise self._answer
+    async def get(self, path: bytes, timeout_s: float, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
+        if isinstance(self._answer, Answer):
+            return self._answer
         body = self._answer
         return Answer(200, body[:limit_bytes], whole=len(body) <= limit_bytes)
 
+    async def post(
+        self, path: bytes, body: bytes, timeout_s: float, fields: bytes = b"", limit_bytes: int = 0
+    ) -> Answer:
+        raise NotImplementedError
 
-async def ready(answer: bytes | OSError) -> str:
+    def hang_up(self) -> None:
+        pass
+
+
+TOO_LARGE = Answer(reason="too_large")
+
+
+async def ready(answer: bytes | Answer) -> str:
     return (await Prober(Told(answer)).ready(1.0)).reason
 
 
@@ -55,7 +65,7 @@ async def test_a_list_of_models_that_is_too_large_is_told(kind: str) -> None:
 
 
 async def test_an_answer_without_end_is_told() -> None:
-    assert await ready(Overlong()) == "too_large"
+    assert await ready(TOO_LARGE) == "too_large"
     assert await ready(b'{"data":[{"id":"m"}]}' + b" " * MIB) == "too_large"
 
 
@@ -137,10 +147,10 @@ async def test_more_series_than_a_server_has_are_not_read() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [SERIES * (METRICS_BYTES_MAX // 30), SERIES + b"#" * METRICS_BYTES_MAX, Overlong()],
+    [SERIES * (METRICS_BYTES_MAX // 30), SERIES + b"#" * METRICS_BYTES_MAX, TOO_LARGE],
 )
 async def test_metrics_that_are_too_large_are_told_once(
-    answer: bytes | OSError, caplog: pytest.LogCaptureFixture
+    answer: bytes | Answer, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = Backend("b0", "http://b0")
     backend.state = State.READY
@@ -161,8 +171,10 @@ async def test_metrics_that_are_read_again_are_no_longer_told_as_too_large(
     backend.state = State.READY
     watch = Watch(backend, [backend], (), HealthSettings(), Random(1))
     for times in (1, 2):
-        await monitor._read_report(Told(Overlong()), backend, watch, 1.0)
-        await monitor._read_report(Told(Unheard()), backend, watch, 1.0)  # tells nothing new
+        await monitor._read_report(Told(TOO_LARGE), backend, watch, 1.0)
+        await monitor._read_report(
+            Told(Answer(reason="unreachable")), backend, watch, 1.0
+        )
         assert "metrics" in watch.last_probes
         assert caplog.text.count("metrics are too large") == times
         await monitor._read_report(Told(SERIES), backend, watch, 1.0)
@@ -173,57 +185,45 @@ async def test_metrics_that_are_read_again_are_no_longer_told_as_too_large(
 NO_ADDRESS = OSError(errno.EADDRNOTAVAIL, "")
 
 
-class Lacks(Questions):
-    """Connects to addresses that fail so."""
-
-    tls = None
-
-    def __init__(self, *errors: OSError, way: bool = False) -> None:
-        self._way = way
-        self._errors = {f"10.0.0.{number}": error for number, error in enumerate(errors)}
-        super().__init__("http://b0", self)
-
-    @property
-    def host(self) -> "Lacks":
-        return self
-
-    async def addresses(self) -> list[str]:
-        return list(self._errors)
-
-    def has_way(self, _: str) -> bool:
-        return self._way
-
-    async def connect(self, address: str, _: asyncio.Protocol) -> None:
-        raise self._errors[address]
+async def outcome_of(
+    monkeypatch: pytest.MonkeyPatch, *failures: OSError, way: bool = False
+) -> Outcome:
+    """Of a probe of a backend whose addresses fail so."""
+    errors = {f"10.0.0.{number}": error for number, error in enumerate(failures)}
+    return await Prober(Dials(monkeypatch, way=way, **errors).pool.questions()).live(1.0)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_what_we_lack_ourselves_is_no_answer_of_a_backend(number: int) -> None:
+async def test_what_we_lack_ourselves_is_no_answer_of_a_backend(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     own = OSError(number, "")
-    outcome = await Prober(Lacks(own, own)).live(1.0)
+    outcome = await outcome_of(monkeypatch, own, own)
     assert (outcome.own, outcome.reason) == (True, errno.errorcode[number])
-    outcome = await Prober(Lacks(own, TimeoutError())).live(1.0)
+    outcome = await outcome_of(monkeypatch, own, TimeoutError())
     assert (outcome.own, outcome.reason) == (False, "unreachable")
-    outcome = await Prober(Lacks(ConnectionRefusedError())).live(1.0)
+    outcome = await outcome_of(monkeypatch, ConnectionRefusedError())
     assert (outcome.own, outcome.certain) == (False, True)
 
 
-async def test_no_way_to_an_address_is_the_destinations() -> None:
+async def test_no_way_to_an_address_is_the_destinations(monkeypatch: pytest.MonkeyPatch) -> None:
     """No IPv6 here: other backends may be reached all the same."""
-    outcome = await Prober(Lacks(NO_ADDRESS)).live(1.0)
+    outcome = await outcome_of(monkeypatch, NO_ADDRESS)
     assert (outcome.own, outcome.certain, outcome.reason) == (False, False, "unreachable")
-    outcome = await Prober(Lacks(NO_ADDRESS, ConnectionRefusedError())).live(1.0)
+    outcome = await outcome_of(monkeypatch, NO_ADDRESS, ConnectionRefusedError())
     assert (outcome.own, outcome.certain) == (False, True)
 
 
-async def test_no_port_left_toward_an_address_says_nothing_of_the_backend() -> None:
+async def test_no_port_left_toward_an_address_says_nothing_of_the_backend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever its other addresses say: this one may be the one that answers."""
     for errors in (
         [NO_ADDRESS],
         [NO_ADDRESS, ConnectionRefusedError()],
         [ConnectionRefusedError(), NO_ADDRESS],
     ):
-        outcome = await Prober(Lacks(*errors, way=True)).live(1.0)
+        outcome = await outcome_of(monkeypatch, *errors, way=True)
         assert (outcome.own, outcome.certain) == (True, False)
         assert outcome.reason == "EADDRNOTAVAIL"
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.conf.tenants import TenantSettings
 from penstock.proxy.data.tenants import Tenants
 from penstock.proxy.errors.client import Unauthorized
-from penstock.proxy.wire.client_certificate import ClientCertificate
+from penstock.proxy.wire.certificates import ClientCertificate
 from penstock.proxy.wire.header_fields import Headers
 
 ONE, TWO, NOBODYS = "one.example", "spiffe://acme/two", "other.example"

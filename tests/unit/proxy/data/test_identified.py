@@ -12,8 +12,8 @@ from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.client import Unauthorized
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.wire.client_certificate import ClientCertificate
-from penstock.proxy.wire.contexts import Certificates
+from penstock.proxy.wire.certificates import ClientCertificate
+from penstock.proxy.wire.certificates import Certificates
 from penstock.proxy.wire.heads import RequestHead, parse_request_head
 from penstock.proxy.wire.host import Names
 from tests.unit.proxy.data.test_room import Client

@@ -23,7 +23,7 @@ from penstock.proxy.dialects.whole import reading_whole
 from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.backend import AnswerMute
 from penstock.proxy.errors.stream import StreamBroken
-from penstock.proxy.wire.json_end import JsonEnd
+from penstock.proxy.wire.json_object import JsonEnd
 from tests.unit.proxy.data.relayed import DONE, TOKENS, Request, chat
 
 PINGS = b": ping\n\n" * 1_000

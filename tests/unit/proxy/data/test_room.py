@@ -11,7 +11,7 @@ from penstock.proxy.data.room import (
     HELD_S,
     Bodies,
 )
-from penstock.proxy.wire.client_certificate import ClientCertificate
+from penstock.proxy.wire.certificates import ClientCertificate
 
 LIMIT = 1_000
 

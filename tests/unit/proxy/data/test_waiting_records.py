@@ -8,7 +8,7 @@ from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.port import client_of
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.wire.contexts import Certificates
+from penstock.proxy.wire.certificates import Certificates
 from penstock.proxy.wire.host import Names
 from tests.certificates import client_context, server_context
 from tests.unit.proxy.wire.tls_ends import End, Wire

@@ -15,7 +15,7 @@ from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.wire.handshake_threads import HandshakeThreads
+from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 
 READ_S = 0.01

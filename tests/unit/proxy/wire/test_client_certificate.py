@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.proxy.wire.client_certificate import (
+from penstock.proxy.wire.certificates import (
     CERTIFICATE_BYTES_MAX,
     NAMES_MAX,
     names_of,

@@ -1,41 +1,61 @@
-"""Handshakes with a backend by transcript: a thread that a test moves by hand."""
+"""Handshakes in threads: which thread, in which order, and by transcript with a backend."""
 
 import asyncio
 import errno
 import gc
+import math
 import ssl
+import time
 import weakref
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
 
 from penstock.proxy.wire import handshakes as module
-from penstock.proxy.wire.handshake_size import CHAIN_BYTES_MAX
-from penstock.proxy.wire.handshake_threads import Rank, Work
-from penstock.proxy.wire.handshakes import DEAR_FOR_S, DEAR_S, SIZE_BYTES, Handshakes
+from penstock.proxy.wire.handshakes import (
+    DEAR_FOR_S,
+    DEAR_S,
+    PARTIES_MAX,
+    SIZE_BYTES,
+    ClientHandshakes,
+    Handshakes,
+    HandshakeThreads,
+)
+from penstock.proxy.wire.tls import CHAIN_BYTES_MAX
 from tests.certificates import client_context, server_context
 from tests.unit.proxy.wire.forged_records import Forger
 from tests.unit.proxy.wire.tls_ends import End, Wire, deliver
 
 
 class Thread:
-    """What is to be done beside the loop."""
+    """Threads that a test moves by hand: `HandshakeThreads` without threads."""
 
     def __init__(self) -> None:
-        self.works: list[tuple[Work, asyncio.Future[float]]] = []
-        self.ranks: list[Rank | None] = []
+        self.loop = asyncio.get_running_loop()
+        self.now_s = 0.0
+        self.works: list[Handshakes] = []
+        self.ranks: list[tuple[bool, int] | None] = []  # (dear, size), or None for a quick one
 
-    def __call__(self, work: Work, rank: Rank | None) -> asyncio.Future[float]:
-        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self.works.append((work, future))
-        self.ranks.append(rank)
-        return future
+    def now(self) -> float:
+        return self.now_s
+
+    def begin(self, peer: Handshakes) -> None:
+        self.works.append(peer)
+        self.ranks.append(None if peer.quick else (peer.dear, peer.size))
 
     async def run(self) -> None:
         """Do the work that was begun first, then let the loop take what came of it."""
-        work, future = self.works.pop(0)
-        future.set_result(work())
+        peer = self.works.pop(0)
+        took_s = peer.work()
         await turns()
+        peer.ended(took_s)
+        await turns()
+
+
+def threads_of(thread: Thread) -> HandshakeThreads:
+    stands_in: Any = thread
+    return stands_in  # type: ignore[no-any-return]
 
 
 async def turns() -> None:
@@ -48,17 +68,17 @@ class Steps:
 
     def __init__(self) -> None:
         self.thread = Thread()
-        self.now_s = 0.0
-        self.handshakes = Handshakes(asyncio.get_running_loop(), self.thread, lambda: self.now_s)
+        self.handshakes = Handshakes(threads_of(self.thread))
         self.called: list[str] = []
         self.ended: dict[str, BaseException | None] = {}
         self.gone: set[str] = set()
 
     def add(self, name: str, error: OSError | None = None, size_bytes: int = 0) -> None:
-        def step() -> None:
+        def step() -> bool:
             self.called.append(name)
             if error is not None:
                 raise error
+            return True
 
         def done(outcome: OSError | None) -> None:
             self.ended[name] = outcome
@@ -108,14 +128,15 @@ async def test_a_backend_has_a_quick_thread_once_it_was_verified_at_little_cost(
     cpu_s = 0.0
     monkeypatch.setattr(module, "thread_time", lambda: cpu_s)
     steps = Steps()
-    unknown, dear = Rank(size=1), Rank(dear=True)
+    unknown, dear = (False, 1), (True, 1)
 
-    async def rank_of(error: OSError | None, *, cost_s: float = 0.0) -> Rank | None:
-        def step() -> None:
+    async def rank_of(error: OSError | None, *, cost_s: float = 0.0) -> tuple[bool, int] | None:
+        def step() -> bool:
             nonlocal cpu_s
             cpu_s += cost_s
             if error is not None:
                 raise error
+            return True
 
         steps.handshakes.add(step, lambda _: None, lambda: False, SIZE_BYTES + 1)
         await steps.thread.run()
@@ -127,43 +148,164 @@ async def test_a_backend_has_a_quick_thread_once_it_was_verified_at_little_cost(
     assert await rank_of(None, cost_s=DEAR_S / 2) is None
     assert await rank_of(None, cost_s=DEAR_S * 2) is None
     assert await rank_of(None) == dear
-    steps.now_s = DEAR_FOR_S - 1
+    steps.thread.now_s = DEAR_FOR_S - 1
     assert await rank_of(ssl.SSLWantReadError(), cost_s=DEAR_S * 2) == dear
-    steps.now_s = DEAR_FOR_S + 1
+    steps.thread.now_s = DEAR_FOR_S + 1
     assert await rank_of(None) == dear
-    steps.now_s = DEAR_FOR_S * 2
+    steps.thread.now_s = DEAR_FOR_S * 2
     assert await rank_of(None) is None
 
 
-async def test_a_thread_that_was_promised_may_be_lacking() -> None:
-    steps = Steps()
-    steps.add("a")
-    _, future = steps.thread.works.pop()
-    future.set_exception(RuntimeError())
-    await turns()
-    assert getattr(steps.ended["a"], "errno", None) == errno.ENOMEM
-    steps.add("b")
-    await steps.thread.run()
-    assert steps.called == ["b"]
-
-
 async def test_without_a_thread_it_is_our_own_lack() -> None:
+    """Also if one comes late: an executor may queue what it then refuses."""
     steps = Steps()
-
-    def none(work: Work, rank: Rank | None) -> asyncio.Future[float]:
-        raise RuntimeError
-
-    steps.handshakes = Handshakes(asyncio.get_running_loop(), none)
     steps.add("a")
     steps.add("b")
+    (peer,) = steps.thread.works
+    peer.ended(None)
+    peer.work()
     codes = [getattr(error, "errno", None) for error in steps.ended.values()]
-    assert codes == [errno.ENOMEM, errno.ENOMEM]
+    assert (codes, steps.called) == ([errno.ENOMEM, errno.ENOMEM], [])
+    steps.thread.works.clear()
+    steps.add("c")
+    await steps.thread.run()
+    assert steps.called == ["c"]
     client = End(client_context(), "localhost", handshakes=steps.handshakes)
     flight(client)
-    await turns()
+    steps.thread.works[0].ended(None)
     assert client.wire.aborted
     client.tls.connection_lost(None)
     assert getattr(client.tls.opened.exception(), "errno", None) == errno.ENOMEM
+
+
+# Which thread ----------------------------------------------------------------------------------
+
+
+class Threads:
+    """Peers with one step each, and in which order these were done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "thread_time", lambda: self.cpu_s)
+        self.threads = HandshakeThreads(asyncio.get_running_loop())
+        self.cpu_s = 0.0
+        self.done: list[str] = []
+
+    def add(
+        self,
+        name: str,
+        *,
+        verified: bool = False,
+        dear: bool = False,
+        size: int = 0,
+        takes_s: float = 0.0,
+        costs_s: float = 0.0,
+    ) -> asyncio.Future[None]:
+        peer = Handshakes(self.threads)
+        peer._verified = verified
+        peer._dear_until_s = math.inf if dear else 0.0
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def step() -> bool:
+            time.sleep(takes_s)
+            self.cpu_s += costs_s
+            self.done.append(name)
+            return False
+
+        def stepped(error: OSError | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        peer.add(step, stepped, lambda: False, size * SIZE_BYTES)
+        return done
+
+
+async def test_many_dear_backends_delay_no_verified_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(monkeypatch)
+    dear = [threads.add("dear", dear=True, takes_s=0.05, costs_s=0.01) for _ in range(20)]
+    began_s = time.perf_counter()
+    for _ in range(5):
+        await threads.add("verified", verified=True)
+    waited_s = time.perf_counter() - began_s
+    print(f"five verified ones waited {waited_s * 1000:.1f} ms")
+    assert waited_s < 0.5
+    assert threads.done.count("dear") < 15
+    assert not dear[-1].done()
+
+
+async def test_in_the_common_thread_unknown_ones_go_first_and_short_ones_before_long_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = Threads(monkeypatch)
+    works = [
+        threads.add("first", takes_s=0.05),
+        threads.add("dear", dear=True),
+        threads.add("long", size=5),
+        threads.add("short"),
+        threads.add("next"),
+    ]
+    await asyncio.gather(*works)
+    assert threads.done == ["first", "short", "next", "long", "dear"]
+
+
+async def test_dear_backends_have_a_part_of_the_common_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = Threads(monkeypatch)
+    began_s = time.perf_counter()
+    works = [threads.add("dear", dear=True, costs_s=0.04) for _ in range(3)]
+    await works[0]
+    await threads.add("unknown")
+    unknown_s = time.perf_counter() - began_s
+    await asyncio.gather(*works)
+    took_s = time.perf_counter() - began_s
+    print(f"the unknown waited {unknown_s * 1000:.0f} ms, the dear ones {took_s * 1000:.0f} ms")
+    assert threads.done == ["dear", "unknown", "dear", "dear"]
+    assert unknown_s < 0.1
+    assert took_s > 0.24  # two rests
+
+
+class Without(Executor):
+    """It can start no thread for the first works."""
+
+    def __init__(self, *_: Any) -> None:
+        self.lacks = 2
+
+    def submit(self, call: Any, /, *_: Any, **__: Any) -> Future[Any]:
+        if self.lacks:
+            self.lacks -= 1
+            raise RuntimeError("can't start new thread")
+        future: Future[Any] = Future()
+        future.set_result(call())
+        return future
+
+
+async def test_who_has_no_thread_is_told_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ThreadPoolExecutor", Without)
+    threads = Threads(monkeypatch)
+    works = [threads.add(name) for name in "abc"]
+    results = await asyncio.gather(*works, return_exceptions=True)
+    assert [type(each) for each in results] == [OSError, OSError, type(None)]
+    assert threads.done == ["c"]
+
+
+async def test_all_connections_of_an_address_take_turns_and_the_oldest_is_forgotten() -> None:
+    thread = Thread()
+    table = ClientHandshakes(thread.loop, threads_of(thread))
+    first, other = table.of("a"), table.of("b")
+    assert table.of("a") is first is not other
+    for each in (first, first, other):
+        each.add(lambda: True, lambda error: None, lambda: False)
+    assert len(thread.works) == 2
+    await thread.run()
+    assert first.quick
+    for number in range(PARTIES_MAX - 2):
+        table.of(str(number))
+    assert table.of("a") is first
+    table.of("more")
+    assert table.of("a") is first
+    assert table.of("b") is not other
 
 
 # A connection to a backend ---------------------------------------------------------------------
@@ -181,27 +323,27 @@ def flight(client: End, context: ssl.SSLContext | None = None) -> End:
 
 def dialed(trusted: bool = True, **options: Any) -> tuple[Thread, End]:
     thread = Thread()
-    handshakes = Handshakes(asyncio.get_running_loop(), thread)
+    handshakes = Handshakes(threads_of(thread))
     context = client_context() if trusted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return thread, End(context, "localhost", handshakes=handshakes, **options)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_the_loop_takes_no_step_and_reads_nothing_meanwhile(version: ssl.TLSVersion) -> None:
+async def test_the_loop_takes_no_step_meanwhile(version: ssl.TLSVersion) -> None:
     context = client_context()
     context.minimum_version = context.maximum_version = version
     thread = Thread()
-    handshakes = Handshakes(asyncio.get_running_loop(), thread)
+    handshakes = Handshakes(threads_of(thread))
     client = End(context, "localhost", handshakes=handshakes)
     client.app.greeting = b"GET "
     server = flight(client)
     while not client.tls.opened.done():
         await turns()
-        assert (client.wire.sent, client.wire.paused) == (b"", True)
+        assert client.wire.sent == b""
         client.tls.resume_reading()  # as the protocol behind may at any time
         client.tls.resume_writing()
         await turns()
-        assert (len(thread.works), client.wire.paused) == (1, True)
+        assert len(thread.works) == 1
         await thread.run()
         assert not client.wire.paused
         deliver(client, server)
@@ -240,13 +382,13 @@ async def test_what_an_aborted_handshake_came_to_is_dropped(trusted: bool, late:
     thread, client = dialed(trusted)
     flight(client)
     await turns()
-    (work, future), sent = thread.works.pop(), client.wire.sent
+    peer, sent = thread.works.pop(), client.wire.sent
     if late:
-        work()
+        peer.work()
     client.tls.abort()
     if not late:
-        work()
-    future.set_result(0.0)
+        peer.work()
+    peer.ended(0.0)
     await turns()
     assert not client.tls.opened.done()
     client.tls.connection_lost(None)
@@ -274,13 +416,13 @@ async def test_an_aborted_handshake_asks_no_transport_whether_it_is_closed(late:
     client.wire = Silent()
     flight(client)
     await turns()
-    (work, future), sent = thread.works.pop(), client.wire.sent
+    peer, sent = thread.works.pop(), client.wire.sent
     if late:
-        work()
+        peer.work()
     client.tls.abort()
     if not late:
-        work()
-    future.set_result(0.0)
+        peer.work()
+    peer.ended(0.0)
     await turns()
     client.app.transport.write(b"x")
     assert client.app.transport.is_closing()
@@ -356,24 +498,10 @@ async def test_data_behind_the_handshake_goes_by_turns(tmp_path: Any) -> None:
     assert not client.wire.paused
 
 
-async def test_a_thread_that_comes_late_finds_nothing() -> None:
-    """An executor may queue what it then refuses for want of a thread."""
-    steps, works = Steps(), []
-
-    def queued(work: Work, rank: Rank | None) -> asyncio.Future[float]:
-        works.append(work)
-        raise RuntimeError
-
-    steps.handshakes = Handshakes(asyncio.get_running_loop(), queued)
-    steps.add("a")
-    works[0]()
-    assert (steps.called, list(steps.ended)) == ([], ["a"])
-
-
 class Wanting:
     """A connection whose step wants more bytes."""
 
-    def step(self) -> None:
+    def step(self) -> bool:
         raise ssl.SSLWantReadError
 
     def stepped(self, error: OSError | None) -> None:

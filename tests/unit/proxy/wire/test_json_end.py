@@ -6,7 +6,7 @@ import pytest
 from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
 from penstock.proxy.errors.backend import AnswerCut
 from penstock.proxy.errors.stream import StreamBroken
-from penstock.proxy.wire.json_end import JsonEnd
+from penstock.proxy.wire.json_object import JsonEnd
 from tests.unit.proxy.data.relayed import JSON, Request
 
 BODY = orjson.dumps(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from penstock.proxy.wire.lookups import (
+from penstock.proxy.wire.host import (
     BUSY_MAX,
     DOUBTFUL,
     KNOWN_MAX,

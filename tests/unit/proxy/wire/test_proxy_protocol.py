@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from penstock.proxy.wire.proxy_protocol import V2_BYTES_MAX, ProxyHeader, read_header
+from penstock.proxy.wire.client_address import V2_BYTES_MAX, ProxyHeader, read_header
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 

@@ -1,23 +1,32 @@
-"""Reads of a great many TLS records: how many are deciphered in a turn, on either leg."""
+"""Reads of a great many TLS records: where they end, how many are deciphered in a turn, and who
+gives way when too many wait."""
 
+import asyncio
 import ssl
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from penstock.proxy.wire.certificates import ClientCertificate
+from penstock.proxy.wire.handshakes import ClientHandshakes
+from penstock.proxy.wire.party import STRANGERS
 from penstock.proxy.wire.records import (
     AT_ONCE_MAX,
     BARREN_COST,
-    BARREN_FREE,
-    BARREN_MAX,
     FEW_RECORDS,
+    HEAD_BYTES,
     RECORDS_MAX,
     RecordReads,
+    Records,
 )
-from tests.certificates import client_context, server_context
+from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.tls import HELLO_BYTES, SHOWN_BYTES_MAX, SHOWN_TIMES
+from penstock.proxy.wire.waiting import STRANGERS_BYTES_MAX
+from tests.certificates import authority, client_certificate, client_context, server_context
 from tests.unit.proxy.wire.forged_records import Forger
 from tests.unit.proxy.wire.tls_ends import End, Turns, deliver
 
@@ -119,47 +128,17 @@ async def test_of_many_connections_so_many_records_are_deciphered_at_once() -> N
 
 
 @pytest.mark.parametrize("asks", [False, True])
-async def test_who_only_changes_keys_is_let_go(forged: Forged, asks: bool) -> None:
+async def test_who_only_changes_keys_has_a_slice_in_a_turn(forged: Forged, asks: bool) -> None:
     turns = Turns()
     server, forger = forged(reads_of(turns))
     server.tls.data_received(b"".join(forger.key_update(asks=asks) for _ in range(1_000)))
     count = 0
     while turns.turn():
         count += 1
-    assert server.wire.aborted
-    assert count <= BARREN_MAX // RECORDS_MAX + 3
-    assert len(server.wire.sent) <= 40 * (BARREN_MAX + RECORDS_MAX)  # what was answered
-    server.tls.connection_lost(None)
-    assert isinstance(server.app.lost[0], ConnectionAbortedError)
-
-
-async def test_who_changes_keys_and_sends_is_kept(
-    forged: Forged,
-) -> None:
-    turns = Turns()
-    server, forger = forged(reads_of(turns))
-    for at in range(2 * BARREN_MAX):
-        server.tls.data_received(forger.key_update(asks=False) + forger.data(TEXT[at : at + 1]))
-        turns.turn()
-    assert server.app.got == TEXT[: 2 * BARREN_MAX]
-    assert not server.wire.closed
-
-
-async def test_who_changes_keys_twice_for_each_record_of_data_is_let_go(
-    forged: Forged,
-) -> None:
-    turns = Turns()
-    server, forger = forged(reads_of(turns))
-    for _ in range(BARREN_MAX):
-        assert not server.wire.closed
-        server.tls.data_received(
-            forger.key_update(asks=False) + forger.key_update(asks=False) + forger.data(b"x")
-        )
-        turns.turn()
-    server.tls.data_received(forger.key_update(asks=False) + forger.key_update(asks=False))
-    while turns.turn():
-        pass
-    assert server.wire.aborted
+        assert len(server.wire.sent) <= 40 * RECORDS_MAX * count
+    assert count >= 1_000 // RECORDS_MAX
+    server.tls.data_received(forger.data(b"x"))
+    assert (server.app.got, server.wire.paused) == (b"x", False)
 
 
 async def test_a_few_changes_of_keys_on_each_of_many_connections_are_counted(
@@ -187,23 +166,17 @@ async def test_a_few_changes_of_keys_on_each_of_many_connections_are_counted(
     assert all(server.app.got == b"x" * pairs for server in servers)
 
 
-async def test_of_who_has_changed_keys_often_single_records_are_counted_too(
-    forged: Forged,
-) -> None:
+async def test_where_too_much_was_done_at_once_single_records_wait_too(forged: Forged) -> None:
     turns = Turns()
     reads = reads_of(turns)
     server, forger = forged(reads)
-    for at in range(BARREN_FREE + 1):
-        server.tls.data_received(forger.key_update(asks=False))
-        server.tls.data_received(forger.data(TEXT[at : at + 1]))
-        turns.turn()
-    assert server.app.got == TEXT[: BARREN_FREE + 1]
-    reads.charge(AT_ONCE_MAX)
+    turns.turn()
+    reads.charge(AT_ONCE_MAX + 1)
     server.tls.data_received(forger.data(b"x"))
-    assert (server.wire.paused, len(server.app.got)) == (True, BARREN_FREE + 1)
+    assert (server.wire.paused, server.app.got) == (True, b"")
     while turns.turn():
         pass
-    assert (server.wire.paused, server.app.got[-1:]) == (False, b"x")
+    assert (server.wire.paused, server.app.got) == (False, b"x")
 
 
 async def test_a_change_of_keys_counts_for_more(
@@ -328,3 +301,231 @@ async def test_who_fails_in_a_turn_is_gone() -> None:
     while turns.turn():
         pass
     assert server.wire.aborted
+
+
+# Where records end -----------------------------------------------------------------------------
+
+
+def record(size: int) -> bytes:
+    return b"\x17\x03\x03" + size.to_bytes(2, "big") + b"\xff" * size
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_slices_are_whole_records_in_order(seed: int, single: bool) -> None:
+    rng = Random(seed)
+    sizes = [rng.choice((19, 20, 24, 300, 16_401)) for _ in range(300)]
+    sent = b"".join(record(size) for size in sizes)
+    ends = set(accumulate(size + HEAD_BYTES for size in sizes))
+    records, slices, ended, at = Records(single=single), [], 0, 0
+    while at < len(sent):
+        size = rng.choice((1, 2, 4, 6, 700, 40_000))
+        records.add(sent[at : at + size])
+        at += size
+        while records.left:
+            fits = records.fits
+            slices.append(bytes(records.take()))
+            assert 0 < records.count <= (1 if single else RECORDS_MAX)
+            ended += records.count
+            assert fits is not records.left
+            assert sum(len(piece) for piece in slices) in ends
+    assert b"".join(slices) == sent
+    assert (ended, len(records)) == (300, 0)
+
+
+def test_one_whole_record_is_told_from_all_else() -> None:
+    records = Records()
+    assert records.is_one(record(30))
+    assert not records.is_one(record(30) + record(30))
+    assert not records.is_one(record(30)[:-1])
+    records.add(record(30)[:7])
+    assert not records.is_one(record(30))
+
+
+@pytest.mark.parametrize(
+    ("data", "taken"),
+    [
+        (record(16_000)[:9_000], 0),
+        (record(30) + record(16_000)[:9_000], 35),
+        (b"\x16" + record(16_000)[1:9_000], 0),
+        (record(18_500)[:9_000], 9_000),  # longer than any record
+        (record(30) + b"GET / HTTP/1.1\r\n", 51),
+        (b"\x80\x2e\x01\x03\x03" + record(30), 40),  # a hello of SSL 2
+    ],
+)
+def test_openssl_gets_parts_only_of_what_it_refuses(data: bytes, taken: int) -> None:
+    records = Records()
+    records.add(data)
+    assert (records.left, records.fits) == (taken > 0, True)
+    assert len(records.take()) == taken
+    assert len(records) == len(data) - taken
+
+
+# Who gives way ---------------------------------------------------------------------------------
+
+
+class Waits:
+    """A stranger whose records wait."""
+
+    gone = False
+
+    def give_way(self) -> None:
+        self.gone = True
+
+
+def crowd(reads: RecordReads) -> Waits:
+    """Another stranger, that waits for as much as all may."""
+    other = Waits()
+    reads.waiting.add(other, STRANGERS, STRANGERS_BYTES_MAX)
+    return other
+
+
+def full_record(end: End) -> bytes:
+    """One that the other end has not got yet."""
+    end.tls.write(b"x" * 16_000)
+    sent, end.wire.sent = end.wire.sent, b""
+    return sent
+
+
+@pytest.mark.parametrize("proven", [False, True])
+async def test_what_of_a_stranger_waits_is_counted_until_it_is_deciphered(proven: bool) -> None:
+    turns = Turns()
+    reads = reads_of(turns)
+    client, server = open_pair(reads, proven=proven)
+    write_bytewise(client, b"x" * (10 * RECORDS_MAX))
+    deliver(client, server)
+    other = crowd(reads)  # the stranger was first
+    assert server.refused is not proven
+    if proven:
+        while turns.turn():
+            pass
+        assert server.app.got == b"x" * (10 * RECORDS_MAX)
+        crowd(reads)
+        assert other.gone
+
+
+async def test_a_part_of_a_strangers_record_is_kept_from_openssl_and_counted() -> None:
+    reads = reads_of(Turns())
+    client, server = open_pair(reads, proven=False)
+    sent = full_record(client)
+    for at in range(0, 15_000, 1_500):
+        server.tls.data_received(sent[at : at + 1_500])
+    assert server.tls._incoming.pending == 0
+    assert reads.waiting.of(STRANGERS) == 15_000
+    assert not server.wire.paused
+    server.tls.data_received(sent[15_000:] + full_record(client)[:9])
+    assert (len(server.app.got), reads.waiting.of(STRANGERS)) == (16_000, 9)
+    server.tls.connection_lost(None)
+    assert reads.waiting.of(STRANGERS) == 0
+
+
+async def test_a_part_behind_the_handshake_is_kept_too() -> None:
+    turns = Turns()
+    loop: Any = turns
+    reads = reads_of(turns)
+    client = End(client_context(), "localhost", reads=reads)
+    server = End(server_context(), reads=reads, rota=Rota(loop), proven=False)
+    server.tls.connection_made(server.wire)
+    client.tls.connection_made(client.wire)
+    deliver(client, server)
+    turns.turn()
+    deliver(server, client)
+    finished, client.wire.sent = client.wire.sent, b""
+    server.tls.data_received(finished + full_record(client)[:15_000])
+    while turns.turn():
+        pass
+    assert server.tls.opened.done()
+    assert server.tls._incoming.pending == 0
+    assert reads.waiting.of(STRANGERS) == 15_000
+
+
+async def test_a_part_of_who_has_shown_a_key_is_not_counted() -> None:
+    reads = reads_of(Turns())
+    client, server = open_pair(reads, proven=False)
+    sent = full_record(client) + full_record(client)
+    server.tls.data_received(sent[:9_000])
+    server.proven = True  # by the first record, say
+    server.tls.data_received(sent[9_000:20_000])
+    assert (len(server.app.got), reads.waiting.of(STRANGERS)) == (16_000, 0)
+    assert server.tls._incoming.pending == 0
+    server.tls.data_received(sent[20_000:])
+    assert len(server.app.got) == 32_000
+
+
+async def test_who_was_deciphered_gives_way_to_nobody() -> None:
+    turns = Turns()
+    reads = reads_of(turns)
+    client, server = open_pair(reads, proven=False)
+    write_bytewise(client, b"x" * (10 * RECORDS_MAX))
+    deliver(client, server)
+    while turns.turn():
+        pass
+    crowd(reads)
+    assert server.app.got == b"x" * (10 * RECORDS_MAX)
+    assert (server.refused, server.wire.is_closing()) == (False, False)
+
+
+async def test_who_has_shown_a_key_meanwhile_gives_way_to_no_stranger() -> None:
+    turns = Turns()
+    reads = reads_of(turns)
+    client, server = open_pair(reads, proven=False)
+    write_bytewise(client, b"x" * (10 * RECORDS_MAX))
+    deliver(client, server)
+    server.proven = True  # by its first slice
+    turns.turn()
+    other = crowd(reads)
+    assert not server.refused
+    assert reads.waiting.of("tenant") > 0
+    reads.waiting.clear()  # where memory is short, strangers hold most
+    assert (other.gone, server.refused) == (True, False)
+    reads.waiting.clear()
+    assert server.refused
+
+
+async def test_who_gives_way_is_told_and_nothing_of_it_is_deciphered() -> None:
+    turns = Turns()
+    reads = reads_of(turns)
+    client, server = open_pair(reads)
+    write_bytewise(client, TEXT)
+    deliver(client, server)
+    assert reads.waiting.of("tenant") > len(TEXT)  # not of its address
+    reads.waiting.clear()
+    assert reads.waiting.of("tenant") == 0
+    deliver(server, client)
+    assert (client.app.got, client.app.ended) == (b"no room", 1)
+    while turns.turn():
+        pass
+    assert (server.app.got, server.wire.paused) == (b"", False)
+    assert not server.wire.aborted
+
+
+async def test_who_gives_way_before_its_handshake_is_cut() -> None:
+    server = End(server_context(), proven=False)
+    server.tls.connection_made(server.wire)
+    server.tls.give_way()
+    assert (server.refused, server.wire.aborted) == (False, True)
+
+
+async def test_what_is_shown_and_not_finished_counts_for_more(tmp_path: Path) -> None:
+    """Hellos alone cost nobody anything."""
+    reads = reads_of(Turns())
+    loop = asyncio.get_running_loop()
+    shows = client_context(client_certificate(tmp_path, "one.example", "x" * 60 + ".example"))
+    asking = server_context("localhost", "asking")
+    asking.verify_mode = ssl.CERT_REQUIRED
+    authority().configure_trust(asking)
+    server = End(asking, reads=reads, proven=False)
+    server.tls._parties = ClientHandshakes(loop)
+    server.tls._certificate = ClientCertificate(b"ours")
+    server.tls._limit_bytes = SHOWN_BYTES_MAX
+    client = End(shows, "localhost", reads=reads)
+    server.tls.connection_made(server.wire)
+    client.tls.connection_made(client.wire)
+    deliver(client, server)
+    assert reads.waiting.of(STRANGERS) == 0
+    server.tls._handshake_bytes = 5_000
+    server.tls._count()
+    assert reads.waiting.of(STRANGERS) == SHOWN_TIMES * (5_000 - HELLO_BYTES)
+    crowd(reads)  # the stranger was first
+    assert server.wire.aborted
+    server.tls.connection_lost(None)

@@ -1,6 +1,6 @@
 """What is remembered of usual lines stays small, whatever clients invent."""
 
-from penstock.proxy.wire.remembered import KEY_BYTES_MAX, Remembered
+from penstock.proxy.wire.header_fields import KEY_BYTES_MAX, Remembered
 
 
 def test_a_full_table_is_cleared_and_usual_entries_return() -> None:

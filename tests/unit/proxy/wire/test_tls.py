@@ -15,7 +15,7 @@ from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.port import client_of
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.wire.contexts import Certificates
+from penstock.proxy.wire.certificates import Certificates
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.rota import Rota
 from penstock.proxy.wire.tls import READ_BYTES
@@ -294,8 +294,10 @@ async def test_handshakes_of_many_strangers_delay_no_body() -> None:
 
 async def test_a_hello_is_no_longer_than_it_need_be() -> None:
     """OpenSSL compares each of a client's keys with each of its groups."""
-    turns, _, (server,) = by_turns(1)
-    server.tls.data_received(b"\x16\x03\x01\x3f\xff" + b"x" * 100)
+    turns: Any = Turns()
+    server = End(server_context(), rota=Rota(turns))
+    server.tls.connection_made(server.wire)
+    server.tls.data_received(b"\x16\x03\x01\x3f\xff" + b"x" * 0x3FFF)
     while turns.turn():
         pass
     assert server.wire.closed

@@ -97,6 +97,12 @@ class End:
         handshakes: Handshakes | None = None,
     ) -> None:
         self.wire, self.app = Wire(), App()
+        self.turned = reads is None and server_name is None  # `deliver` turns its loop
+        if reads is None:
+            loop: Any = asyncio.get_running_loop()
+            if self.turned:
+                loop = rota.loop if rota is not None else Turns()
+            reads = RecordReads(loop)
         self.proven = proven
         self.holder = "tenant"
         self.refused = False
@@ -110,7 +116,7 @@ class End:
             on_failure=self.failed,
             rota=rota,
             handshakes=handshakes,
-            reads=reads or RecordReads(asyncio.get_running_loop()),
+            reads=reads,
             sender=None if server_name else self,
         )
 
@@ -131,6 +137,10 @@ def deliver(source: End, to: End, piece_bytes: int = 0) -> bytes:
     for at in range(0, len(sent), step):
         if not to.wire.is_closing():
             to.tls.data_received(sent[at : at + step])
+            turns = to.tls._reads.rota.loop
+            if to.tls._rota is None and isinstance(turns, Turns):
+                while (to.turned or not to.tls._open) and turns.turn():
+                    pass
     return sent
 
 

@@ -1,13 +1,14 @@
-"""The certificate that a client has shown on its connection: which names it has, and who vouches.
+"""Certificates: the TLS contexts of both legs, and what a client has shown on its connection.
 
-OpenSSL has verified it by then. A name is told from others by its kind: a URI holds `://`, a DNS
-name does not. What stands in a field of the other kind is no name here, because the authority has
-checked it as something else.
+OpenSSL has verified a client's certificate by then. A name is told from others by its kind: a URI
+holds `://`, a DNS name does not. What stands in a field of the other kind is no name here, because
+the authority has checked it as something else.
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from time import time
 from typing import Any, Final
 
@@ -17,6 +18,26 @@ NAMES_MAX: Final = 64
 # Reading takes Python a millisecond for one of this size with the shortest names. Usual are 0.5 to
 # 2 KB.
 CERTIFICATE_BYTES_MAX: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """TLS contexts: of the data port (None: plain HTTP), and by name of pools with https.
+
+    `client_authority` identifies the authorities of clients' certificates. Empty: none is asked
+    for. `expiries`: what each own certificate is for (`listen`, `client`), its pool, and its end as
+    Unix time. `receiver`: for the receiver of spans. `classifier`: for that.
+    """
+
+    listener: ssl.SSLContext | None
+    pools: Mapping[str, ssl.SSLContext]
+    client_authority: bytes = b""
+    expiries: tuple[tuple[tuple[str, str], float], ...] = ()
+    receiver: ssl.SSLContext | None = None
+    classifier: ssl.SSLContext | None = None
+
+
+PLAIN: Final = Certificates(None, {})
 
 
 class ClientCertificate:
