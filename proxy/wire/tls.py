@@ -28,11 +28,11 @@ from penstock.proxy.wire.client_handshakes import AskedClient
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshake_size import HandshakeSize
 from penstock.proxy.wire.handshakes import Handshakes
+from penstock.proxy.wire.ledger import Sender
 from penstock.proxy.wire.party import STRANGERS, party_of
 from penstock.proxy.wire.records import BARREN_MAX, RecordReads, Records
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.tls_transport import TlsTransport
-from penstock.proxy.wire.waiting import Sender
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class TlsConnection(TlsTransport):
         reads: RecordReads,
         server_name: str | None = None,
         on_failure: Callable[[], None] = lambda: None,
-        rota: Rota | None = None,
+        rota: Scheduler | None = None,
         handshakes: Handshakes | None = None,
         asked: AskedClient | None = None,
         sender: Sender | None = None,
@@ -225,7 +225,7 @@ class TlsConnection(TlsTransport):
     def _must_wait(self) -> bool:
         return self._held or self._choked or self._shaking
 
-    def _wait(self, rota: Rota) -> None:
+    def _wait(self, rota: Scheduler) -> None:
         """Take the bytes that came in their turn. They count among all waiting bytes."""
         self._queue(rota)
         self._count_waiting()
@@ -257,7 +257,7 @@ class TlsConnection(TlsTransport):
         else:
             self.abort()
 
-    def _queue(self, rota: Rota) -> None:
+    def _queue(self, rota: Scheduler) -> None:
         """Take the next step in a turn. Bytes that come meanwhile are kept."""
         if not self._queued:
             self._queued = True

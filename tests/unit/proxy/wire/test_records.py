@@ -17,6 +17,7 @@ from penstock.proxy.wire.records import (
     RECORDS_MAX,
     RecordReads,
 )
+from penstock.proxy.wire.scheduler import AT_ONCE_S
 from tests.certificates import client_context, server_context
 from tests.unit.proxy.wire.forged_records import Forger
 from tests.unit.proxy.wire.tls_ends import End, Turns, deliver
@@ -106,6 +107,7 @@ async def test_of_many_connections_so_many_records_are_deciphered_at_once() -> N
         pairs.append(open_pair(reads))
         turns.turn()
     few, beside = pairs.pop()
+    reads.rota.left_s = AT_ONCE_S  # a new turn
     for client, server in pairs:
         write_bytewise(client, TEXT[:30])
         deliver(client, server)
@@ -211,8 +213,9 @@ async def test_a_change_of_keys_counts_for_more(
 ) -> None:
     """Of what all may have deciphered at once."""
     turns = Turns()
-    server, forger = forged(reads_of(turns))
-    turns.turn()
+    reads = reads_of(turns)
+    server, forger = forged(reads)
+    reads.rota.left_s = AT_ONCE_S  # a new turn
     updates = AT_ONCE_MAX // BARREN_COST // FEW_RECORDS * FEW_RECORDS
     for _ in range(updates // FEW_RECORDS):
         server.tls.data_received(
