@@ -1,11 +1,13 @@
-"""Accepts or refuses a request by its head, then counts its body as it arrives.
+"""Accepts or refuses a request by its head, then counts its body as it comes and is decoded.
 
 Every refusal that needs only the head belongs here, and the limits of bodies.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.proxy.data.client import Client
+from penstock.proxy.data.decoders import Job
 from penstock.proxy.data.endpoints import (
     OPEN_PATHS,
     Endpoint,
@@ -14,9 +16,12 @@ from penstock.proxy.data.endpoints import (
     opens_websocket,
 )
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.data.request import Request
 from penstock.proxy.data.tenants import Tenants
 from penstock.proxy.errors.client import (
+    BadRequest,
     BodyTooLarge,
+    DecodedTooLarge,
     MethodNotAllowed,
     Unauthorized,
     UnknownPath,
@@ -24,7 +29,7 @@ from penstock.proxy.errors.client import (
     UpgradeRequired,
 )
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.wire.content_coding import CODINGS
+from penstock.proxy.wire.content_coding import CODINGS, RATIO_MAX, SMALL_BYTES, Undecodable
 from penstock.proxy.wire.heads import RequestHead
 
 # While memory is short, the bodies of one holder may still grow to this size together, so that
@@ -106,15 +111,43 @@ def take_head(plane: DataPlane, head: RequestHead, client: Client) -> PenstockEr
 
 
 def release(plane: DataPlane, client: Client, kept_bytes: int = 0) -> None:
-    """Give back what was counted for a client's body or for its long head, but for `kept_bytes`."""
-    held = plane.long_heads if client in plane.long_heads.receiving else plane.bodies
-    held.receiving.pop(client, None)
+    """Give back what was counted for a client's body and its long head, but for `kept_bytes`."""
+    plane.bodies.receiving.pop(client, None)
     kept_bytes = min(kept_bytes, client.body_bytes)
-    held.release(client.body_bytes - kept_bytes, client)
+    plane.bodies.release(client.body_bytes - kept_bytes, client)
     client.body_bytes = kept_bytes
 
 
-def exchange_room(
+def decode(
+    plane: DataPlane, request: Request, holder: str, then: Callable[[bytes | Exception], None]
+) -> Job:
+    """Have a coded body decoded. `then` is called with what was found."""
+    body = request.body
+    most_bytes = min(plane.body_bytes_max, max(SMALL_BYTES, RATIO_MAX * len(body)))
+    job = Job(request.head.coding, body, most_bytes, then)
+    plane.decoders.add(holder, job)
+    return job
+
+
+def take_decoded(
+    plane: DataPlane, request: Request, client: Client, job: Job, found: bytes | Exception
+) -> None:
+    """Go on with the decoded body. Raises what its client is told."""
+    if isinstance(found, Undecodable):
+        coding = request.head.coding.decode()
+        raise BadRequest(f"The request body is not one whole piece of {coding} data.")
+    if isinstance(found, Exception):
+        raise found
+    if len(found) > job.most_bytes:
+        raise DecodedTooLarge(job.most_bytes)
+    refusal = _exchange_room(plane, len(request.body), len(found), client)
+    if refusal is not None:
+        raise refusal
+    plane.scheduler.free(client.holder, request.body)
+    request.decoded(found)
+
+
+def _exchange_room(
     plane: DataPlane, coded_bytes: int, decoded_bytes: int, client: Client
 ) -> PenstockError | None:
     """Count a decoded body in place of the coded one. An error if there is no room."""

@@ -14,13 +14,11 @@ from typing import Final
 from penstock.balancing.lease import Lease
 from penstock.balancing.outline import Steps
 from penstock.health.probes import KEY_REFUSED
-from penstock.proxy.data.diagnosis import BUSY, of_gateway
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.json_relay import JsonRelay
 from penstock.proxy.data.patience import hint_of
-from penstock.proxy.data.relay import Passage, Relay
+from penstock.proxy.data.relay import BUSY, Passage, Relay, StoredStream, of_gateway
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.stored_stream import StoredStream
 from penstock.proxy.errors.backend import (
     AnswerCut,
     BackendBusy,
@@ -324,7 +322,7 @@ class Attempt:
         """Do the work on the end of a large answer in turns. Its connection is free again."""
         self._connection = None
         self._steps = steps
-        self._connections.reads.rota.add(self._lease.ask.client, self._take_step)
+        self._connections.reads.scheduler.add(self._lease.ask.client, self._take_step)
 
     def _take_step(self) -> bool:
         if not self._ended:

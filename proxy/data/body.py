@@ -1,11 +1,23 @@
-"""The body of one request while it arrives, with a declared length or in chunks."""
+"""The body of one request while it arrives, with a declared length or in chunks.
 
+A long one is read from the socket straight into its buffer. Usually the loop copies a read out of
+its own buffer, and the body copies it again: with 1 MB that is a tenth of a request's CPU. So while
+a long body comes, its landing is the protocol of the connection.
+"""
+
+import asyncio
 from io import BytesIO
-from typing import cast
+from typing import Final, cast
 
 from penstock.balancing.poison import Mark, Marking
 from penstock.proxy.wire import native
 from penstock.proxy.wire.dechunk import Dechunker
+
+# With less to come, the change of protocols costs as much as it saves.
+LANDED_BYTES_MIN: Final = 131_072
+SPILL_BYTES: Final = 65_536
+
+_NONE: Final = memoryview(b"")
 
 
 class Body:
@@ -75,3 +87,57 @@ class Body:
     def whole(self) -> tuple[bytes, Mark]:
         """The whole body, without a copy, and its mark. Call it once: a Buffer keeps nothing."""
         return self._data.getvalue(), self._marking.mark
+
+
+class Landed(asyncio.Protocol):
+    """A client's connection, as its landing sees it."""
+
+    __slots__ = ()
+
+    def landed(self, piece: memoryview) -> None:
+        """This piece was read into the body."""
+
+
+class Landing(asyncio.BufferedProtocol):
+    """The protocol of a connection while a long body comes."""
+
+    __slots__ = ("_body", "_connection", "_spills", "_view")
+
+    def __init__(self, connection: Landed, body: Body) -> None:
+        self._connection = connection
+        self._body: Body | None = body
+        self._view = _NONE
+        self._spills = False
+
+    def end(self) -> None:
+        """Hold the body no longer. uvloop keeps a landing until its connection is lost."""
+        self._body, self._view = None, _NONE
+
+    def get_buffer(self, _size_hint: int) -> memoryview:
+        """Where the next read goes. The loop calls this also before a read that finds nothing."""
+        assert self._body is not None
+        self._view = _NONE
+        try:
+            self._view = self._body.room()
+        except MemoryError:  # read as usual: then the connection refuses the body
+            self._view, self._spills = memoryview(bytearray(SPILL_BYTES)), True
+        return self._view
+
+    def buffer_updated(self, size_bytes: int) -> None:
+        piece, self._view = self._view[:size_bytes], _NONE
+        if self._spills:
+            self._connection.data_received(bytes(piece))
+        else:
+            self._connection.landed(piece)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()

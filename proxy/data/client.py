@@ -12,23 +12,18 @@ class Client(Protocol):
     made_s: float  # when it connected
     began_s: float  # when its request began, or its wait for one
     peer: bytes  # the address that its requests are of
-    body_bytes: int  # counted for its body or its long head
+    body_bytes: int  # counted for its body and a long head
     proven: bool  # a request of it that is not open to all was accepted
     excess: bool  # it has no seat
     source: str  # the address of its connection, or of whom the PROXY protocol tells
     tenant: str  # whose key or certificate it has shown last
     certificate: ClientCertificate | None  # None: it was not asked for one
-    pace: float  # how fast it took answers that were slow, in bytes per second; 0: none was
 
     @property
     def holder(self) -> str: ...
     @property
     def waits(self) -> bool:
         """Whether it has no request under way."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether bytes that it has sent wait for their turn."""
 
     @property
     def pool(self) -> str:

@@ -1,4 +1,7 @@
-"""Decodes request bodies in one thread. After each body another client has its turn."""
+"""Decodes request bodies in one thread. After each body another client has its turn.
+
+A decoded body counts as if it had just arrived.
+"""
 
 import asyncio
 from collections import deque

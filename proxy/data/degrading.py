@@ -7,9 +7,9 @@ that generate nothing never wait, so no step is for them.
 from penstock.balancing.ask import Ask
 from penstock.balancing.fleet import Pool
 from penstock.proxy.data.budgets import ESTIMATE_OFF
-from penstock.proxy.data.capping import cap
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.route_changes import cap
 from penstock.proxy.data.routing import costs_less_elsewhere
 
 

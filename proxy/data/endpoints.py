@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.balancing.reader import GENERATION, NO_ENGINE, PREFILL_ONLY, Work
-from penstock.proxy.data.invocations import INVOCATIONS
-from penstock.proxy.data.model_list import is_of_models
 from penstock.proxy.dialects import (
     CHAT,
     COMPLETIONS,
@@ -24,6 +22,10 @@ from penstock.proxy.dialects import (
 )
 from penstock.proxy.wire.heads import RequestHead
 
+# SageMaker's one path for all APIs.
+INVOCATIONS: Final = b"/invocations"
+MODELS: Final = b"/v1/models"
+MODEL: Final = b"/v1/models/"
 _RESPONSE_ID: Final = re.compile(rb"/v1/responses/[A-Za-z0-9_\-]{1,128}(/cancel)?")
 
 
@@ -79,7 +81,7 @@ _POST: Final[dict[bytes, Endpoint]] = {
 
 # Load balancers, and SDKs that look whether the base URL is right, ask for these without a key.
 OPEN_PATHS: Final = frozenset({b"/", b"/health"})
-LOCAL_PATHS: Final = OPEN_PATHS | {b"/v1/models"}
+LOCAL_PATHS: Final = OPEN_PATHS | {MODELS}
 WEBSOCKET_PATHS: Final = frozenset({b"/v1/realtime"})
 
 _HINT_PARTS_MAX: Final = 12
@@ -155,6 +157,11 @@ def _built_in(method: bytes, path: bytes) -> Endpoint | None:
         if match and method == (b"POST" if match.group(1) else b"GET"):
             return _STATEFUL
     return None
+
+
+def is_of_models(path: bytes) -> bool:
+    """Whether the path asks for the list or for one model. Ids may hold slashes."""
+    return path == MODELS or path.startswith(MODEL)
 
 
 def is_answered_here(method: bytes, path: bytes) -> bool:

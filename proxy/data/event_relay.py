@@ -10,8 +10,7 @@ from math import inf
 from typing import Final
 
 from penstock.health.stall import hangs
-from penstock.proxy.data.diagnosis import BUSY, of_event
-from penstock.proxy.data.relay import Passage
+from penstock.proxy.data.relay import BUSY, Passage, of_event
 from penstock.proxy.data.whole_events import HELD_BYTES_MAX, WholeEvents
 from penstock.proxy.dialects.dialect import TOKEN_BYTES, Event, Sign, Usage
 from penstock.proxy.errors.backend import (

@@ -11,14 +11,15 @@ from functools import partial
 from typing import Final
 
 from penstock.balancing.lease import Lease
+from penstock.proxy.data.acceptance import decode, take_decoded
 from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
 from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.decoders import Job
-from penstock.proxy.data.decoding import decode, take_decoded
 from penstock.proxy.data.entry import Entry
+from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.failover import Failover
 from penstock.proxy.data.inquiry import Inquiry
 from penstock.proxy.data.mirroring import mirror, original_left
@@ -27,10 +28,11 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.telling import tell
 from penstock.proxy.errors.backend import BackendError, InternalFault
+from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
+from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.deadline import Deadline, nothing
 from penstock.proxy.wire.header_fields import Headers
 
@@ -38,6 +40,10 @@ logger = logging.getLogger(__name__)
 
 # Between two comments of a stream that waits for its first token.
 PING_S: Final = 15.0
+# Reading a smaller body costs no more than the rest of a request does.
+SMALL_BYTES: Final = 8_192
+# What reading a byte of a body costs the loop, where it costs most.
+JSON_BYTE_S: Final = 16e-9
 
 
 class Exchange(AttemptOwner):
@@ -144,7 +150,7 @@ class Exchange(AttemptOwner):
 
     def begun(self) -> None:
         self._mirror()
-        self._plane.freeing.add(self.request.body)
+        self._plane.scheduler.free(self._holder, self.request.body)
         self.request.forget_body()
         self._asker.release_body(self.request.kept_bytes)
 
@@ -180,12 +186,14 @@ class Exchange(AttemptOwner):
         self._begin_read()
 
     def _begin_read(self) -> None:
-        holder, rota = self._holder, self._plane.rota
-        told = self._glance() if rota.spares(holder, len(self.request.body)) else None
+        holder, scheduler, size_bytes = self._holder, self._plane.scheduler, len(self.request.body)
+        told = None
+        if size_bytes < SMALL_BYTES or scheduler.take(holder, size_bytes * JSON_BYTE_S):
+            told = self._glance()
         if told is not None:
             self._read(told)
         else:  # in turns, so that a client delays itself only
-            rota.add(holder, self._read_more)
+            scheduler.add(holder, self._read_more)
 
     def _read_more(self) -> bool:
         """Take a step of reading if the client still waits. True while more is left."""
@@ -368,7 +376,7 @@ class Exchange(AttemptOwner):
             if lease is not None:
                 self._let_go(lease)
             if error is not None and not request.answer.finished:
-                told = tell(request, error, self._relay, committed=self._committed)
+                told = _tell(request, error, self._relay, committed=self._committed)
             ended(self._plane, request, lease, self._relay, told)
         finally:
             if error is not None:  # its frames hold the body and this exchange: a cycle, too
@@ -376,8 +384,8 @@ class Exchange(AttemptOwner):
             settle(self._plane, request, lease)
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
-            self._plane.freeing.add(request.body)
-            request.body = b""  # the rota may still hold this exchange
+            self._plane.scheduler.free(self._holder, request.body)
+            request.body = b""  # the scheduler may still hold this exchange
             self._asker.answered(request.answer)
 
     def _let_go(self, lease: Lease) -> None:
@@ -400,3 +408,31 @@ class Exchange(AttemptOwner):
         """Whether the client has some of a backend's answer."""
         relay = self._relay
         return relay is not None and relay.committed
+
+
+def _tell(
+    request: Request, error: PenstockError, relay: Relay | None, *, committed: bool
+) -> PenstockError | None:
+    """End its answer with an error, in the way that is still possible.
+
+    `relay`: of its last attempt; `committed`: the client has some of it.
+
+    Returns what it was told. None: an answer that was kept, in place of an error.
+    """
+    answer, dialect = request.answer, request.endpoint.dialect
+    kept = request.kept if isinstance(error, BackendError) else None
+    if kept is not None and not committed:
+        kept.pass_on()  # no backend gave a better answer
+        return None
+    if isinstance(error, ResponseNotFound):
+        answer.about = []  # do not show how far it was searched: it may be another tenant's
+    if not answer.started:
+        answer.fail(error, dialect.error_body(error))
+        return error
+    if isinstance(error, StreamBroken) and error.told:
+        answer.write(error.told)
+        answer.finish()
+        return error
+    streamed = request.ask.stream or isinstance(relay, EventRelay)
+    answer.break_off(dialect.error_event(error) if streamed else b"")
+    return error

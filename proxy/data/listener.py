@@ -11,16 +11,18 @@ from typing import Final, cast
 from penstock.balancing.poison import Mark
 from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, take, take_head
 from penstock.proxy.data.account import left
-from penstock.proxy.data.body import Body
+from penstock.proxy.data.body import LANDED_BYTES_MIN, Body
 from penstock.proxy.data.clients import EXCESS_S, LAST_REQUEST_S
-from penstock.proxy.data.ending import EARLY_BYTES_MAX, EndingConnection
+from penstock.proxy.data.ending import (
+    EARLY_BYTES_MAX,
+    LINGER_BYTES_MAX,
+    EndingConnection,
+    Phase,
+)
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.exchange import Exchange
-from penstock.proxy.data.landing import LANDED_BYTES_MIN
 from penstock.proxy.data.local_answers import answer_here, refuse_here
-from penstock.proxy.data.long_heads import LONG_BYTES
 from penstock.proxy.data.own_headers import answer_to
-from penstock.proxy.data.phase import LINGER_BYTES_MAX, Phase
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.traces import begin
@@ -30,9 +32,26 @@ from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.deadline import Deadline, nothing
 from penstock.proxy.wire.dechunk import MalformedChunks
 from penstock.proxy.wire.heads import RequestHead, parse_request_head, unfit_beginning
+from penstock.proxy.wire.ledger import LEAST_BYTES
+from penstock.proxy.wire.party import STRANGERS
 from penstock.proxy.wire.sockets import HIGH_BYTES, LOW_BYTES
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+# What the work that comes with a read costs the loop. A small request, from its head on.
+HEAD_S: Final = 50e-6
+# Reading so many bytes of a head takes about as long again.
+HEAD_BYTES: Final = 4_096
+# A byte of a body: most of it is the kernel's copy.
+BYTE_S: Final = 1e-9
+# One read of a body, as large as they are.
+READ_S: Final = 262_144 * BYTE_S
+# A line end of a chunked body. A chunk has two.
+LINE_END_S: Final = 500e-9
+# A read with so few of them is taken at once: waiting would cost more.
+FEW_LINE_ENDS: Final = 24
+# One with very many is taken in slices.
+SLICE_BYTES: Final = 4_096
 
 
 class ClientConnection(EndingConnection):
@@ -47,6 +66,7 @@ class ClientConnection(EndingConnection):
         "_flooded",
         "_line_skipped",
         "_lingered_bytes",
+        "_rest",
         "_searched_bytes",
     )
 
@@ -62,6 +82,7 @@ class ClientConnection(EndingConnection):
         self._flooded = False  # more came early than is kept
         self._lingered_bytes = 0
         self._searched_bytes = 0  # of the present head, without finding its end
+        self._rest = b""  # of a read that is taken in slices
 
     # What the loop calls ---------------------------------------------------------------------
 
@@ -81,22 +102,57 @@ class ClientConnection(EndingConnection):
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
-        body, reads = self._body, self._plane.body_reads
+        body = self._body
         if body is None:
-            self.receive(data)
+            self._receive(data)
             if len(data) > EARLY_BYTES_MAX and self._phase in (Phase.ANSWER, Phase.LINGER):
-                reads.begin(self, self._transport)  # if it leaves, that is seen in its turn
-                reads.count(len(data))
+                self._pace(len(data), more=True)  # if it leaves, that is seen in its turn
             return
-        if body.chunked:
-            if self._plane.chunk_reads.sliced(self, self._transport, data):
-                reads.end(self)
+        line_ends = data.count(b"\n") if body.chunked else 0
+        if line_ends > FEW_LINE_ENDS:
+            holder, plane = self.holder, self._plane
+            if not plane.scheduler.take(holder, line_ends * LINE_END_S):
+                self._rest = data
+                self._transport.pause_reading()
+                plane.scheduler.add(holder, self._take_slice)
+                plane.ledger.add(self, holder, len(data))
                 return
-            reads.begin(self, self._transport)
-        self.receive(data)
-        reads.count(len(data))
+        self._receive(data)
+        self._pace(len(data), more=self._body is not None)
 
-    def receive(self, data: bytes) -> None:
+    def _take_slice(self) -> bool:
+        """Take a slice of a read that has very many chunks. True: there is more of it."""
+        if self._transport.is_closing():
+            self._rest = b""
+            return False
+        data, self._rest = self._rest[:SLICE_BYTES], self._rest[SLICE_BYTES:]
+        self._receive(data)
+        if self._rest:
+            return True
+        self._plane.ledger.done(self)
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        return False
+
+    def _pace(self, size_bytes: int, *, more: bool) -> None:
+        """Charge a read. If there is `more`, and this turn has had enough, pause until its turn.
+
+        The loop reads a connection again and again while it fills the buffer, up to 32 times.
+        """
+        scheduler, transport = self._plane.scheduler, self._transport
+        scheduler.spend(size_bytes * BYTE_S)
+        going = transport.is_reading() and not transport.is_closing()
+        if more and going and scheduler.left_s <= 0.0:
+            transport.pause_reading()
+            scheduler.add(self.holder, self._read_on)
+
+    def _read_on(self) -> bool:
+        if not self._transport.is_closing():
+            self._plane.scheduler.spend(READ_S)
+            self._transport.resume_reading()
+        return False
+
+    def _receive(self, data: bytes) -> None:
         """Take a read or a slice of one."""
         phase = self._phase
         if phase is Phase.HEAD:
@@ -104,10 +160,8 @@ class ClientConnection(EndingConnection):
                 self.began_s = self._plane.now()
             if not self._early and not self._write_paused:
                 self._buffer += data
-                if self._plane.head_reads.full:
-                    self._early = True
-                    name, size_bytes = self._plane.clients.name_of(self), len(self._buffer)
-                    self._plane.head_reads.wait(self, name, self._transport, size_bytes)
+                if self._plane.scheduler.left_s <= 0.0:
+                    self._wait()
                 else:
                     self._read_head()
             else:
@@ -122,6 +176,18 @@ class ClientConnection(EndingConnection):
                 # A reset could destroy the answer before it is read, and makes a proxy before this
                 # one take it for dead. `LINGER_S` ends the connection.
                 self._transport.pause_reading()
+
+    def _wait(self) -> None:
+        """Read the head when its turn comes: that of a tenant, an address, or all without a key.
+
+        libuv looks for more reads before it lets timers and writes run, up to 48 times in a row. So
+        a thousand busy clients could stop all streams for seconds. One that waits is not read.
+        """
+        self._early = True
+        plane, name = self._plane, self._plane.clients.name_of(self)
+        self._transport.pause_reading()
+        plane.scheduler.add(name, self._read_later)
+        plane.ledger.add(self, name, len(self._buffer))
 
     def _keep(self, data: bytes) -> None:
         """Keep bytes that came early, up to a limit. Beyond it the connection ends."""
@@ -148,10 +214,9 @@ class ClientConnection(EndingConnection):
         self._write_paused = False
         self._deadline.close()
         self._clock.close()
-        self._plane.unread.done(self)
-        self._plane.waiting.done(self)
+        self._plane.ledger.done(self)
         self._plane.clients.leave(self, seated=not self.excess)
-        self._buffer = b""
+        self._buffer = self._rest = b""
         if self._exchange is not None:
             self._exchange.cancel()
         else:
@@ -167,12 +232,21 @@ class ClientConnection(EndingConnection):
     def _count_unread(self) -> None:
         if self._write_paused:  # a closed connection keeps its unsent bytes too
             self._watch_stall()
-            behind_bytes = self._exchange.behind_bytes if self._exchange is not None else 0
-            self._plane.unread.add(self, self._transport, behind_bytes)
+            unsent_bytes = self._transport.get_write_buffer_size() + self._behind_bytes
+            self._plane.ledger.add(self, self.holder, unsent_bytes, self._left_bytes)
+
+    def _left_bytes(self) -> int:
+        """What the client has not taken, here and in the kernel."""
+        return self.untaken_bytes + self._behind_bytes
+
+    @property
+    def _behind_bytes(self) -> int:
+        """What was read from the backend and waits."""
+        return self._exchange.behind_bytes if self._exchange is not None else 0
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._plane.unread.done(self)
+        self._plane.ledger.done(self)
         if self._exchange is not None:
             self._deadline.clear()
             self._exchange.resume()
@@ -192,11 +266,13 @@ class ClientConnection(EndingConnection):
         self._await_request()
         self._early = bool(self._buffer)
         if self._early:
-            self._plane.rota.add(self._plane.clients.name_of(self), self._read_early)
+            self._plane.scheduler.add(self._plane.clients.name_of(self), self._read_early)
 
-    def read_later(self) -> bool:
+    def _read_later(self) -> bool:
         """Read the head that waited for its turn."""
-        self._plane.head_reads.go_on(self, self._transport)
+        self._plane.ledger.done(self)
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
         return self._read_early()
 
     def _read_early(self) -> bool:
@@ -217,24 +293,25 @@ class ClientConnection(EndingConnection):
         data, searched = self._buffer, self._searched_bytes
         limit_bytes = self._plane.limits.head_bytes
         end = data.find(b"\r\n\r\n", max(0, searched - 3), limit_bytes + 4)
-        self._plane.head_reads.count(end if end >= 0 else len(data) - searched)
+        read_bytes = end if end >= 0 else len(data) - searched
+        self._plane.scheduler.spend(HEAD_S * (1 + read_bytes // HEAD_BYTES))
         if end < 0:
             error: PenstockError | None = unfit_beginning(data, limit_bytes, searched)
             self._searched_bytes = len(data)
-            if error is None and not self._plane.long_heads.hold(len(data), self):
-                error = self._plane.refusals.overloaded("bodies")
             if error is not None:
                 self._refuse(error)
             elif data:
                 head_s = self._plane.timeouts.client_head_s
                 self._deadline.set(self.began_s + (EXCESS_S if self.excess else head_s))
+                holder = self.holder if self.proven else STRANGERS
+                self._plane.ledger.add(self, holder, len(data))  # it may have to give way
             return
         self._buffer = data[end + 4 :]
-        if self.body_bytes:  # counted for a long head, which has ended
-            self.release_body()
+        if searched:
+            self._plane.ledger.done(self)
         try:
             self._head = parse_request_head(data[:end])
-            self._head.size_bytes = end if end > LONG_BYTES else 0
+            self._head.size_bytes = end if end > LEAST_BYTES else 0
             self._endpoint = accept(self._plane, self._head, self)
         except PenstockError as refusal:
             self._refuse(refusal)
@@ -266,7 +343,6 @@ class ClientConnection(EndingConnection):
         self._phase = Phase.BODY
         self._body = Body(head.path, head.length)
         self._plane.bodies.receiving[self] = None
-        self._plane.body_reads.begin(self, self._transport)
         self._deadline.set(self._plane.now() + self._plane.timeouts.client_body_s)
         data, self._buffer = self._buffer, b""
         if data:
@@ -304,11 +380,10 @@ class ClientConnection(EndingConnection):
             body.land(piece)
             if body.complete:
                 self._body_complete(body)
-        self._plane.body_reads.count(len(piece))
+        self._pace(len(piece), more=self._body is not None)
 
     def _body_complete(self, body: Body) -> None:
         del self._plane.bodies.receiving[self]
-        self._plane.body_reads.end(self)
         self._end_landing()
         self._body = None
         self._request_complete(*body.whole())

@@ -10,12 +10,12 @@ import logging
 from typing import Final
 
 from penstock.proxy.data.overload import MEMORY_SHARE
-from penstock.proxy.wire.waiting import NO_LIMIT
+from penstock.proxy.wire.ledger import NO_LIMIT
 
 logger = logging.getLogger(__name__)
 
-# Two parts for bodies, because there is a copy of a body while it is read; one each for waiting
-# reads, unread answers and held answers.
+# Two parts for bodies, because there is a copy of a body while it is read; two for waiting reads
+# and unread answers, one for held answers.
 PARTS: Final = 5
 PART_BYTES_MIN: Final = 1_048_576
 # The share of the tables of sessions and stored responses, before the rest is divided. With a

@@ -27,29 +27,21 @@ from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.adapters import Adapters, Load, cannot_load
 from penstock.proxy.data.background import Background
-from penstock.proxy.data.body_reads import BodyReads
+from penstock.proxy.data.bodies import Bodies
 from penstock.proxy.data.budgets import Budgets
 from penstock.proxy.data.canaries import Canaries
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
 from penstock.proxy.data.decoders import Decoders
-from penstock.proxy.data.freeing import Freeing
-from penstock.proxy.data.head_reads import HeadReads
 from penstock.proxy.data.labelling import Labelling
-from penstock.proxy.data.long_heads import LongHeads
-from penstock.proxy.data.many_chunks import ChunkReads
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.mirrors import Mirrors
 from penstock.proxy.data.newcomers import Newcomers
-from penstock.proxy.data.overload import Overload
+from penstock.proxy.data.overload import Overload, Running
 from penstock.proxy.data.refusals import PRIORITY, Refusals
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.room import Bodies
-from penstock.proxy.data.running import Running
 from penstock.proxy.data.service_classes import ServiceClasses
-from penstock.proxy.data.sleep import Sleep
 from penstock.proxy.data.slos import Slos
-from penstock.proxy.data.unread import Unread
 from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.errors.error import PenstockError
@@ -60,10 +52,10 @@ from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.client_address import TrustedProxies
 from penstock.proxy.wire.handshakes import ClientHandshakes
-from penstock.proxy.wire.long_reads import TURN_S
+from penstock.proxy.wire.ledger import NO_LIMIT, Ledger
+from penstock.proxy.wire.pulse import Sleep
 from penstock.proxy.wire.records import RecordReads
-from penstock.proxy.wire.rota import Rota
-from penstock.proxy.wire.waiting import Waiting
+from penstock.proxy.wire.scheduler import Scheduler
 
 
 def _nothing(backend: Backend, error: BackendError, cause: Cause) -> None:
@@ -124,22 +116,18 @@ class DataPlane:
         self.newcomers = Newcomers(now, metrics.newcomers)
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths, self.poison = Deaths(), Poison()
-        self.rota = Rota(loop, TURN_S, now)
-        self.waiting = Waiting()
-        self.chunk_reads = ChunkReads(loop, self.rota, self.waiting)
-        self.body_reads, self.freeing = BodyReads(loop), Freeing(loop)
-        self.decoders, self.head_reads = Decoders(loop), HeadReads(loop, self.rota, self.waiting)
-        # Anybody may open connections, from many addresses. So handshakes have a rota of their own
-        # beside that of the requests, and each rota has its share of a turn.
-        self.handshakes = Rota(loop, TURN_S, now)
+        self.scheduler, self.ledger = Scheduler(loop, now=now), Ledger(now)
+        self.decoders = Decoders(loop)
+        # Anybody may open connections, from many addresses. So handshakes have a scheduler of their
+        # own beside that of the requests, and each has its share of a turn.
+        self.handshakes = Scheduler(loop, now=now)
         self.client_handshakes = ClientHandshakes(loop)  # with those asked for a certificate
-        self.record_reads = RecordReads(loop, waiting=self.waiting)
+        self.record_reads = RecordReads(loop, waiting=self.ledger)
         self.answer_reads = AnswerReads(loop, now)
-        self.uploads = Rota(loop, TURN_S, now)  # the pieces of large bodies to backends
+        self.uploads = Scheduler(loop, now=now)  # the pieces of large bodies to backends
         self.clients, self.bodies = Clients(now), Bodies(now)
         self.running = Running()
-        self.unread, self.kept = Unread(now), KeptRoom()
-        self.long_heads = LongHeads(now)
+        self.kept = KeptRoom()
         self.overload = Overload()
         self.refusals = Refusals(self.overload, metrics, rng, now)
         self.sleep = Sleep()
@@ -254,7 +242,8 @@ class DataPlane:
         part_bytes = memory.part_bytes
         self.bodies_bytes = min(limits.bodies_bytes, part_bytes)
         self.body_bytes_max = min(limits.body_bytes, self.bodies_bytes)
-        self.waiting.limit_bytes = self.unread.limit_bytes = self.kept.limit_bytes = part_bytes
+        self.kept.limit_bytes = part_bytes
+        self.ledger.limit_bytes = min(NO_LIMIT, 2 * part_bytes)
         for backend in self.fleet.backends:
             backend.kept.room = self.kept
         homes = [pool.policy.homes for pool in self.fleet.pools]

@@ -1,19 +1,47 @@
-"""Reads from its body what a request wants, and which edits the body needs for a backend."""
+"""Reads from its body what a request wants, and which edits the body needs for a backend.
 
-from collections.abc import Iterator
+The body of SageMaker's one path for all APIs tells which API it is for.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.field_scan import NO_OBJECT
+from penstock.balancing.field_values import NO_FIELD
 from penstock.balancing.forms import MalformedAsk
+from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps
 from penstock.balancing.reader import reading_unseen
-from penstock.proxy.data.endpoints import Endpoint
-from penstock.proxy.data.invocations import INVOCATIONS, adapter_of, invoked_path
+from penstock.proxy.data.endpoints import INVOCATIONS, Endpoint
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.client import BadRequest
 from penstock.proxy.wire.edit import Edits
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import RequestHead
+
+# Names the model to vLLM, before the `model` in the body.
+ADAPTER: Final = b"x-amzn-sagemaker-adapter-identifier"
+# Where a body goes that has one of these members. vLLM tries one API after the other until one
+# takes the whole body, so one that is for two of them may end at either.
+_PATHS: Final = (
+    (b"/v1/chat/completions", ("messages",)),
+    (b"/v1/completions", ("prompt", "prompt_embeds")),
+    (b"/pooling", ("input",)),
+    (b"/score", ("query", "queries", "data_1", "text_1")),
+)
+SEVERAL: Final = (
+    "Give one of `messages`, `prompt`, `input` and `query`: they are for different APIs."
+)
+TWO_ADAPTERS: Final = f"Give the header {ADAPTER.decode()} once."
+_given: Final = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "_Given",
+        [(name, msgspec.Raw, NO_FIELD) for _, names in _PATHS for name in names],
+    )
+)
 
 # The request, its endpoint, whether the backend is asked for usage that the client did not ask for,
 # and the edits of its body. A plain tuple, because a named one is ten times as expensive to make.
@@ -95,3 +123,26 @@ def _in_context(plane: DataPlane, ask: Ask, response_id: str) -> Ask:
     """With the tokens of the conversation before it: the engine reads them, too."""
     tokens = plane.gate.owners.tokens_of(response_id, ask.tenant, plane.now())
     return ask.changed(prompt_tokens=ask.prompt_tokens + tokens) if tokens else ask
+
+
+def invoked_path(body: bytes) -> Steps[bytes]:
+    """The path of the API that a body is for. Raises MalformedAsk if it may be for several."""
+    try:
+        given = yield from members(body, _given)
+    except NoObject:
+        return b"/pooling"  # reading it there fails, with the right error
+    found: list[bytes] = []
+    for path, names in _PATHS:
+        if any(bytes(getattr(given, name)) not in (b"", b"null") for name in names):
+            found.append(path)
+    if len(found) > 1:
+        raise MalformedAsk(SEVERAL)
+    return found[0] if found else b"/pooling"
+
+
+def adapter_of(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+    """The model that the head names, before the body's. Raises MalformedAsk for two headers."""
+    named = [value for name, value in headers if name == ADAPTER]
+    if len(named) > 1:
+        raise MalformedAsk(TWO_ADAPTERS)
+    return named[0].decode("latin-1") or None if named else None

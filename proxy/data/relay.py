@@ -2,8 +2,13 @@
 
 An event stream is held until its first token (`event_relay.py`) and JSON until it is whole
 (`json_relay.py`). Anything else is committed at its head. Until then a failure can be hidden.
+
+An error can tell of the backend itself. A draining vLLM looks healthy and idle to every probe, but
+fails requests within a millisecond. A vLLM whose engine died ends within a second. Both say so in
+the error of the next request: as a 500, or as the first event of a 200.
 """
 
+import re
 from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol
@@ -13,16 +18,33 @@ from penstock.balancing.outline import Steps
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.dialects import Dialect
 from penstock.proxy.dialects.dialect import Usage
-from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.errors.backend import (
+    BackendBusy,
+    BackendDraining,
+    BackendError,
+    BackendRefused,
+    EngineDead,
+    InternalFault,
+)
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.deadline import nothing
 from penstock.proxy.wire.heads import ResponseHead
+from penstock.proxy.wire.json_object import JsonObject
 
 # Up to this size an answer is always held. A larger one only while the total of its backend
 # (`Lease.keep`) has room.
 FREE_BYTES: Final = 16_384
 # The memory of each read or event beside its bytes.
 OBJECT_BYTES: Final = 64
+# The statuses of a backend that has too much to do.
+BUSY: Final = frozenset({429, 503})
+# How these messages of vLLM 0.32 begin: that of the executor behind its tokenizer, and that of
+# its EngineDeadError. Text quoted inside another message cannot match, because a quote inside JSON
+# text is escaped. In a stream there is a space after the colon.
+_SAID: Final = re.compile(
+    rb'"message": ?"(?:(cannot schedule new futures after shutdown)|EngineCore encountered)'
+)
 
 
 class Source(Protocol):
@@ -223,3 +245,57 @@ def _may_serve(head: ResponseHead, *, generates: bool) -> bool:
     if generates:  # the content is encoded, otherwise another relay would handle it
         return head.content_type in (b"application/json", b"text/event-stream")
     return head.length != 0 and head.content_type != b"text/html"
+
+
+class StoredStream(Relay):
+    """Passes on a stored response that is read as a stream, which need not have a token.
+
+    Its last event tells what the response took.
+    """
+
+    __slots__ = ("_counts", "_dialect")
+
+    def __init__(self, head: ResponseHead, passage: Passage) -> None:
+        super().__init__(head, passage)
+        self._dialect = passage.dialect
+        self._counts = JsonObject(passage.dialect.counts_in, 2)
+
+    def body(self, data: bytes) -> None:
+        super().body(data)
+        self._counts.feed(data)
+
+    @property
+    def counts(self) -> Usage | None:
+        whole = whole_of(b'{"%b":%b}' % (self._dialect.counts_in, self._counts.text))
+        return self._dialect.usage(whole) if whole is not None else None
+
+    @property
+    def is_over(self) -> bool:
+        return self.counts is not None
+
+
+def diagnosis(error: bytes) -> BackendError | None:
+    """The failure of the backend that the text of an error reveals, if any."""
+    said = _SAID.search(error)
+    if said is None:
+        return None
+    return BackendDraining() if said[1] else EngineDead()
+
+
+def of_event(event: bytes, status: int) -> BackendError:
+    """The failure of the backend that an error event of a stream means."""
+    said = diagnosis(event)
+    if said is not None:
+        return said
+    if status in BUSY:
+        return BackendBusy()
+    return InternalFault() if status == 500 else BackendRefused()
+
+
+def of_gateway(status: int) -> bool:
+    """Whether a status means that the backend does not serve, rather than a bad request.
+
+    A redirect counts too: its target is in the backend's own network. vLLM's 500 and 501 do not
+    count, because the request may cause them.
+    """
+    return status > 501 or (300 <= status < 400 and status != 304)

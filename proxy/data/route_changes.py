@@ -1,14 +1,16 @@
-"""What a route changes in a request: its model, its headers, and what its body says."""
+"""What a route changes in a request: its model, its headers, and how long its answer may be."""
 
 from typing import Final
 
 import msgspec
 
+from penstock.balancing.answer_cap import cap_edits, within
+from penstock.balancing.apis import GENERATE
 from penstock.balancing.ask import Ask
 from penstock.balancing.places import span_of
+from penstock.balancing.reader import COUNT_MAX
 from penstock.balancing.routes.rule import Changes
-from penstock.proxy.data.capping import cap
-from penstock.proxy.data.invocations import ADAPTER
+from penstock.proxy.data.reading import ADAPTER
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import FormWithoutModel
 from penstock.proxy.wire.edit import Edits
@@ -54,3 +56,25 @@ def _lacking(request: Request, defaults: Edits) -> Edits:
             if place is None or request.body[place[0] : place[1]] == b"null"
         ]
     )
+
+
+def cap(request: Request, most: int) -> bool:
+    """Have its answer end after so many tokens at most. False: it does so anyway."""
+    ask = request.ask
+    if ask.answer_limits is None:  # a form, or read before there were steps
+        return False
+    if request.capped is not None and request.capped <= most:
+        return False
+    edits = cap_edits(ask.path, ask.answer_limits, most)
+    if not edits:
+        return False
+    if ask.path == GENERATE:
+        begin, end = span_of(ask.places, b"sampling_params") or (0, 0)
+        edits = ((b"sampling_params", within(request.body[begin:end] or b"{}", edits)),)
+    request.capped = most
+    request.edits += edits
+    # The longest of its fields is `most` now.
+    request.ask = ask.changed(
+        max_tokens=min(most, COUNT_MAX), output_tokens=min(ask.output_tokens, float(most))
+    )
+    return True

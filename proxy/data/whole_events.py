@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.proxy.data.diagnosis import of_event
-from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay
+from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay, of_event
 from penstock.proxy.dialects.dialect import Sign, usage_of
 from penstock.proxy.errors.backend import AnswerMute, BackendRefused
 from penstock.proxy.errors.stream import StreamBroken

@@ -105,9 +105,7 @@ class Pressure:
         if overload.reason:
             plane.mirrors.end_all()
         if overload.reason == "memory":
-            plane.long_heads.clear()
-            plane.waiting.clear()
-            plane.unread.clear(overload.over_bytes(held_bytes, limit_bytes))
+            plane.ledger.free(overload.over_bytes(held_bytes, limit_bytes))
         if overload.reason == "memory" and now_s - self._collected_s > COLLECT_S:
             self._collected_s = now_s
             if overload.short_s(now_s) > COLLECT_S:  # nothing else has helped

@@ -8,20 +8,18 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
-from penstock.proxy.wire.long_reads import TURN_S, TurnShare
 from penstock.proxy.wire.records import RecordReads
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 
 
 class AnswerReads:
     """Decides what is read of answers at once, and whose turn is next."""
 
-    __slots__ = ("records", "rota", "share")
+    __slots__ = ("records", "scheduler")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = monotonic
     ) -> None:
         # Parties are backends for what they send, and clients for the ends of their large answers.
-        self.rota = Rota(loop, TURN_S, now)
-        self.share = TurnShare(loop)
+        self.scheduler = Scheduler(loop, now=now)
         self.records = RecordReads(loop)

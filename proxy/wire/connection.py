@@ -23,9 +23,15 @@ from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
 from penstock.proxy.wire.edit import Splices
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
-from penstock.proxy.wire.long_reads import SHORT_BYTES, TURN_S, LongRead, slice_end
+from penstock.proxy.wire.long_reads import (
+    SHORT_BYTES,
+    LongRead,
+    cost_s,
+    has_many_lines,
+    slice_end,
+)
 from penstock.proxy.wire.pieces import Pieces, pieces_of
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.sockets import tune
 
 logger = logging.getLogger(__name__)
@@ -59,7 +65,7 @@ class ConnectionOwner:
         self.party = f"\0{name}"  # no client's name
         self.host = host
         self.reads = AnswerReads(loop, now)  # the data plane puts that of all backends here
-        self.uploads = Rota(loop, TURN_S, now)  # and here
+        self.uploads = Scheduler(loop, now=now)  # and here
 
     def put(self, connection: "BackendConnection") -> None:
         """Take back a connection whose request and answer have both ended."""
@@ -223,7 +229,7 @@ class BackendConnection(asyncio.Protocol):
             self._pieces.resume()
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > SHORT_BYTES or self.dear or not self._owner.reads.share.spares(data):
+        if len(data) > SHORT_BYTES or self.dear or has_many_lines(data):
             data = self._begin_of(data)
             if not data:
                 return
@@ -275,9 +281,10 @@ class BackendConnection(asyncio.Protocol):
         transport = self._transport
         if self._counted or self.sink is None or transport is None:
             return data
-        party, reads = self._owner.party, self._owner.reads
+        party, scheduler = self._owner.party, self._owner.reads.scheduler
         end = slice_end(data, 0)
-        now = not self.dear and not reads.rota.knows(party) and reads.share.take(data, end)
+        waits = self.dear or scheduler.knows(party)
+        now = not waits and scheduler.take(party, cost_s(data, end))
         if now and end == len(data):
             return data
         self._rest = rest = LongRead(data)
@@ -288,7 +295,7 @@ class BackendConnection(asyncio.Protocol):
     def _queue(self, rest: LongRead) -> None:
         if not rest.queued:
             rest.queued = True
-            self._owner.reads.rota.add(self._owner.party, self._take_on)
+            self._owner.reads.scheduler.add(self._owner.party, self._take_on)
 
     def _take_on(self) -> bool:
         """Take the next slice. Returns whether more can be taken now."""

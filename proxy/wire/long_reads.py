@@ -2,22 +2,17 @@
 
 A chunk costs as much as a hundred bytes, and an event that is not ordinary ten times that. If a
 backend sends faster than its answer is processed, the loop would do nothing else. So only one slice
-of such a read is taken at a time, and nothing more is read meanwhile. All answers together use at
-most TURN_S of a turn (`answer_reads.py`). When bytes come for many answers together, one slice is
-taken and the rest waits.
+of such a read is taken at a time, and nothing more is read meanwhile. When bytes come for many
+answers together, a few slices are taken and the rest waits (`scheduler.py`).
 
-Short reads have one event or a few. If very many of them come in one turn, those with more lines
-than that count against the slice, too: hundreds of reads of two kilobytes cost as much as one long
-read.
+Short reads have one event or a few. Those with more lines than that count, too: hundreds of reads
+of two kilobytes cost as much as one long read.
 """
 
-import asyncio
 from typing import Final
 
 # Ordinary reads have one event or a few, and are never cut.
 SHORT_BYTES: Final = 2_048
-# This many bytes of short reads are not examined: some thirty events, of this and earlier turns.
-UNSEEN_BYTES: Final = 8_192
 # The line ends of four ordinary events in a chunk each. Waiting would cost more than taking them.
 FEW_LINE_ENDS: Final = 24
 SLICE_BYTES: Final = 65_536
@@ -26,7 +21,8 @@ LINE_ENDS_MAX: Final = 512
 LEAST_BYTES: Final = 1_024
 # What a line end costs, in bytes: a slice may be full of either.
 LINE_END_BYTES: Final = SLICE_BYTES // LINE_ENDS_MAX
-TURN_S: Final = 0.001
+# What a slice costs the loop.
+SLICE_S: Final = 0.001
 
 
 class LongRead:
@@ -55,47 +51,14 @@ class LongRead:
         return self._data[at : self._at]
 
 
-class TurnShare:
-    """How much all answers together may still take at once in this turn."""
+def has_many_lines(data: bytes) -> bool:
+    """Whether a short read has so many events that it may have to wait, too."""
+    return _line_ends(data, 0, len(data)) > FEW_LINE_ENDS
 
-    __slots__ = ("_called", "_left_bytes", "_loop", "_unseen_bytes")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._called = False  # the loop will renew the share
-        self._left_bytes = SLICE_BYTES
-        self._unseen_bytes = UNSEEN_BYTES  # of short reads
-
-    def spares(self, data: bytes) -> bool:
-        """Whether a short read is taken now, whatever is left of the share."""
-        self._unseen_bytes -= len(data)
-        if self._unseen_bytes > 0:
-            return True
-        if not self._called:
-            # The count was carried over from earlier turns: begin a new one for this turn.
-            self._call()
-            self._unseen_bytes = UNSEEN_BYTES
-            return True
-        return _line_ends(data, 0, len(data)) <= FEW_LINE_ENDS
-
-    def take(self, data: bytes, end: int) -> bool:
-        """Whether `data` may be taken up to `end` now. The first read of a turn always may."""
-        cost_bytes = end + LINE_END_BYTES * _line_ends(data, 0, end)
-        if self._left_bytes < min(cost_bytes, SLICE_BYTES):
-            return False
-        self._call()
-        self._left_bytes -= cost_bytes
-        return True
-
-    def _call(self) -> None:
-        if not self._called:
-            self._called = True
-            self._loop.call_soon(self._renew)
-
-    def _renew(self) -> None:
-        self._called = False
-        self._left_bytes = SLICE_BYTES
-        self._unseen_bytes = UNSEEN_BYTES
+def cost_s(data: bytes, end: int) -> float:
+    """What taking `data` up to `end` costs the loop."""
+    return (end + LINE_END_BYTES * _line_ends(data, 0, end)) * SLICE_S / SLICE_BYTES
 
 
 def slice_end(data: bytes, at: int) -> int:

@@ -2,15 +2,15 @@
 
 A single write would block the loop for as long as the backend reads: the kernel takes what fits,
 and the other side makes room meanwhile. So the pieces of all bodies share a moment of each turn
-(`rota.py`), and clients take turns. With uvloop and without TLS nothing is copied, even with edits:
-slices of the body are written together with what is before and after them.
+(`scheduler.py`), and clients take turns. With uvloop and without TLS nothing is copied, even with
+edits: slices of the body are written together with what is before and after them.
 """
 
 import asyncio
 from typing import Final
 
 from penstock.proxy.wire.edit import Splices, parts_of
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 
 SMALL_BYTES: Final = 65_536
 PIECE_BYTES: Final = 262_144
@@ -32,7 +32,7 @@ class Pieces:
 
     def __init__(
         self,
-        rota: Rota,
+        rota: Scheduler,
         party: str,
         transport: asyncio.Transport,
         head: bytes,
@@ -111,7 +111,7 @@ def _is_uvloop(kind: type) -> bool:
 
 
 def pieces_of(
-    rota: Rota,
+    rota: Scheduler,
     party: str,
     transport: asyncio.Transport,
     head: bytes,

@@ -12,6 +12,7 @@ throttled or shared machine, did not sleep either: a stopped process waits for n
 import asyncio
 import os
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from time import monotonic, thread_time
 from typing import Final
@@ -22,6 +23,9 @@ BEAT_S: Final = 0.25
 # If this share of a beat's delay was spent on the CPU or waiting for it, the loop was working. A
 # sleeping loop has worked for less than a beat before, which is a quarter of LATE_S.
 WORKED: Final = 0.5
+# For this time after a sleep, failures are nobody's fault: peers that gave up waiting for the
+# process are found in the first moments.
+EXCUSED_S: Final = 5.0
 # Of this thread: nanoseconds on the CPU, nanoseconds waiting for one, number of time slices.
 _SCHEDULED: Final = Path("/proc/thread-self/schedstat")
 
@@ -104,3 +108,20 @@ class Pulse:
         self._due_s = now_s + BEAT_S
         self._began_runnable_s = ran_s
         self._timer = self._loop.call_later(BEAT_S, self._beat)
+
+
+class Sleep:
+    """When the process last woke up."""
+
+    __slots__ = ("_woke_s",)
+
+    def __init__(self) -> None:
+        self._woke_s = -inf
+
+    def is_over(self, now_s: float) -> None:
+        """The process runs again."""
+        self._woke_s = now_s
+
+    def excuses(self, began_s: float, now_s: float) -> bool:
+        """Whether the sleep may be why something that began then has failed now."""
+        return began_s < self._woke_s and now_s - self._woke_s < EXCUSED_S

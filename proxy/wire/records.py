@@ -11,10 +11,8 @@ OpenSSL holds 35 KB for a part of a record, and nobody counts them. So it gets w
 import asyncio
 from typing import Final
 
-from penstock.proxy.wire.long_reads import TURN_S
-from penstock.proxy.wire.rota import Rota
-from penstock.proxy.wire.turn_budget import TurnBudget
-from penstock.proxy.wire.waiting import Waiting
+from penstock.proxy.wire.ledger import Ledger
+from penstock.proxy.wire.scheduler import AT_ONCE_S, TURN_S, Scheduler
 
 HEAD_BYTES: Final = 5
 # The most records in a slice. A read of full records has half of that.
@@ -22,8 +20,10 @@ RECORDS_MAX: Final = 32
 # A read of at most this many records is deciphered at once and not counted: queueing costs more
 # than deciphering.
 FEW_RECORDS: Final = 4
-# The most at once in a turn, for all other reads together: a millisecond if the records hold data.
+# The most at once in a turn, for all other reads together.
 AT_ONCE_MAX: Final = 256
+# What one costs.
+RECORD_S: Final = AT_ONCE_S / AT_ONCE_MAX
 # How many records one without data counts for: it may have changed keys.
 BARREN_COST: Final = 8
 # The types of records are 20 to 23.
@@ -120,32 +120,30 @@ class Records:
 class RecordReads:
     """Decides which reads of records are taken at once and which in slices."""
 
-    __slots__ = ("_budget", "rota", "waiting")
+    __slots__ = ("rota", "waiting")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         turn_s: float = TURN_S,
-        waiting: Waiting | None = None,
+        waiting: Ledger | None = None,
     ) -> None:
         """`turn_s`: how long slices are taken in one turn. `waiting`: shared with other reads."""
-        self.rota = Rota(loop, turn_s)
-        self._budget = TurnBudget(loop, AT_ONCE_MAX)
-        self.waiting = waiting or Waiting()
+        self.rota = Scheduler(loop, turn_s)
+        self.waiting = waiting or Ledger()
 
     def take(self, count: int) -> bool:
         """Whether so many may be taken at once. If so, they are charged.
 
         A few records are free, until a turn's budget is overdrawn.
         """
-        left = self._budget.left
-        if count <= FEW_RECORDS and left >= 0:
+        if count <= FEW_RECORDS and self.rota.left_s >= 0.0:
             return True
-        if count > left:
+        if count * RECORD_S > self.rota.left_s:
             return False
-        self._budget.spend(count)
+        self.charge(count)
         return True
 
     def charge(self, cost: int) -> None:
         """Charge what taken records cost beyond their number."""
-        self._budget.spend(cost)
+        self.rota.spend(cost * RECORD_S)

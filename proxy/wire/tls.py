@@ -29,11 +29,11 @@ from typing import Any, Final, cast
 from penstock.proxy.wire.certificates import ClientCertificate, names_shown
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshakes import ClientHandshakes, Handshakes
+from penstock.proxy.wire.ledger import Sender
 from penstock.proxy.wire.party import STRANGERS, party_of
 from penstock.proxy.wire.records import BARREN_COST, RecordReads, Records
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.sockets import WRITE_BYTES
-from penstock.proxy.wire.waiting import Sender
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class TlsConnection(asyncio.Protocol):
         reads: RecordReads,
         server_name: str | None = None,
         on_failure: Callable[[], None] = lambda: None,
-        rota: Rota | None = None,
+        rota: Scheduler | None = None,
         handshakes: Handshakes | None = None,
         parties: ClientHandshakes | None = None,
         certificate: ClientCertificate | None = None,

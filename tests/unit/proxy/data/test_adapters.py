@@ -8,7 +8,7 @@ import pytest
 from penstock.balancing.backend import State
 from penstock.health.probes import Outcome
 from penstock.proxy.data.adapters import TURN_MAX, WAIT_S
-from penstock.proxy.data.aliases import alias_cards
+from penstock.proxy.data.local_answers import alias_cards
 from tests.unit.proxy.data.loading import FALLS_BACK, LAW, SQL, Loading, code, route
 from tests.unit.proxy.data.playbook import chat, plain
 

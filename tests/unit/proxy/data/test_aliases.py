@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from penstock.proxy.data.aliases import alias_cards
+from penstock.proxy.data.local_answers import alias_cards
 from tests.unit.proxy.data.test_routing import Routed
 
 SECRET = {"pool": "large", "model": "secret"}

@@ -276,9 +276,9 @@ def test_clients_take_turns_with_the_ends_of_large_answers() -> None:
     with contextlib.closing(Play(backends=1)) as play:
         play.client.sends(chat(stream=False))
         sends_large(play, b'{"text":"a"}')
-        rota = play.plane.answer_reads.rota
-        assert rota.knows(play.client.connection.holder)
-        assert not rota.knows("b1")
+        scheduler = play.plane.answer_reads.scheduler
+        assert scheduler.knows(play.client.connection.holder)
+        assert not scheduler.knows("b1")
 
 
 def test_a_client_that_leaves_meanwhile_leaves_the_connection() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.proxy.data.body import Body
-from penstock.proxy.data.landing import LANDED_BYTES_MIN, SPILL_BYTES, Landing
+from penstock.proxy.data.body import LANDED_BYTES_MIN, SPILL_BYTES, Body, Landing
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.wire import native
 from tests.unit.proxy.data.playbook import Client, Play

@@ -5,16 +5,15 @@ import gc
 
 import pytest
 
-from penstock.proxy.data.ending import EARLY_BYTES_MAX
-from penstock.proxy.data.head_reads import HEADS_MAX
-from penstock.proxy.data.listener import ClientConnection
-from penstock.proxy.data.long_heads import LONG_HEADS_BYTES_MAX
-from penstock.proxy.data.phase import Phase
+from penstock.proxy.data.ending import EARLY_BYTES_MAX, Phase
+from penstock.proxy.data.listener import HEAD_S, ClientConnection
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.ledger import STRANGERS_BYTES_MAX
+from penstock.proxy.wire.scheduler import AT_ONCE_S, Scheduler
 from tests.unit.proxy.data import test_waiting_bodies
 from tests.unit.proxy.data.test_waiting_bodies import plane
 
+HEADS_MAX = round(AT_ONCE_S / HEAD_S) + 1
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
@@ -47,7 +46,7 @@ def answers(*wires: Wire) -> int:
 async def test_whoever_sends_many_requests_ahead_delays_its_own() -> None:
     """Each connection's first one is answered as it is read, the next ones by turns."""
     it = plane()
-    it.rota = Rota(it.loop, now=lambda: 0.0)  # a step a turn
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
     many = [Wire("192.0.2.1") for _ in range(50)]
     one = Wire("192.0.2.2")
     connections = []
@@ -72,7 +71,7 @@ async def test_whoever_sends_many_requests_ahead_delays_its_own() -> None:
 
 async def test_requests_ahead_are_read_by_turns_also_after_a_stalled_write() -> None:
     it = plane()
-    it.rota = Rota(it.loop, now=lambda: 0.0)  # a step a turn
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
     wires = [Wire("192.0.2.1") for _ in range(20)]
     connections = [ClientConnection(it) for _ in wires]
     for connection, wire in zip(connections, wires, strict=True):
@@ -87,7 +86,7 @@ async def test_requests_ahead_are_read_by_turns_also_after_a_stalled_write() -> 
         await asyncio.sleep(0)
         answered.append(answers(*wires))
     assert answered == [1, 2, 3]
-    while len(it.rota):
+    while len(it.scheduler):
         await asyncio.sleep(0)
     assert answers(*wires) == 20
     for connection in connections:
@@ -96,7 +95,7 @@ async def test_requests_ahead_are_read_by_turns_also_after_a_stalled_write() -> 
 
 async def turns_of_the_last(it: DataPlane, wires: list[Wire], tenants: list[str]) -> int:
     """Turns until the last of these connections has its three answers; each tells its tenant."""
-    it.rota = Rota(it.loop, now=lambda: 0.0)  # a step a turn
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
     connections = [ClientConnection(it) for _ in wires]
     for connection, wire, tenant in zip(connections, wires, tenants, strict=True):
         connection.connection_made(wire)
@@ -169,7 +168,7 @@ class Stranger:
 
 async def turns(it: DataPlane) -> None:
     """Let the heads be read that wait for their turn."""
-    while len(it.rota):
+    while len(it.scheduler):
         await asyncio.sleep(0)
 
 
@@ -178,7 +177,7 @@ async def test_long_heads_that_do_not_end_take_little_memory_and_no_room_from_ot
     many = [Stranger(it, "192.0.2.1", 65_000) for _ in range(1_000)]
     few = [Stranger(it, "192.0.2.3", 3_000) for _ in range(100)]
     await turns(it)
-    assert sum(one.held_bytes for one in many) <= LONG_HEADS_BYTES_MAX
+    assert sum(one.held_bytes for one in many) <= STRANGERS_BYTES_MAX
     assert not any(one.wire.sent or one.wire.closed for one in few)  # ordinary ones are not counted
     other = Stranger(it, "192.0.2.2", 60_000)
     await turns(it)
@@ -192,8 +191,7 @@ async def test_long_heads_that_do_not_end_take_little_memory_and_no_room_from_ot
     for one in many[500:]:
         one.connection.eof_received()
         one.connection.connection_lost(None)
-    assert it.long_heads.held_bytes == 0
-    assert not it.long_heads.receiving
+    assert it.ledger.held_bytes == 0
 
 
 async def test_the_body_after_a_long_head_is_counted_as_one() -> None:
@@ -202,11 +200,11 @@ async def test_the_body_after_a_long_head_is_counted_as_one() -> None:
     sender.connection._buffer = sender.connection._buffer.replace(
         b"GET /x ", b"POST /v1/completions "
     )
-    assert it.long_heads.held_bytes == 60_000
+    assert it.ledger.held_bytes == 60_000
     sender.connection.data_received(b"\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc")
     head = sender.connection._head
     assert head is not None
-    assert (it.long_heads.held_bytes, it.bodies.held_bytes) == (0, head.size_bytes + 3)
+    assert (it.ledger.held_bytes, it.bodies.held_bytes) == (0, head.size_bytes + 3)
     sender.connection.connection_lost(None)
     assert it.bodies.held_bytes == 0
 
@@ -214,9 +212,9 @@ async def test_the_body_after_a_long_head_is_counted_as_one() -> None:
 async def test_when_memory_is_short_long_heads_give_way() -> None:
     it = plane()
     one = Stranger(it, "192.0.2.1", 60_000)
-    it.long_heads.clear()
+    it.ledger.free(1)
     assert one.wire.aborted
-    assert it.long_heads.held_bytes == 0
+    assert it.ledger.held_bytes == 0
     one.connection.connection_lost(None)
 
 
@@ -271,10 +269,10 @@ async def test_long_heads_that_wait_are_counted() -> None:
         connection.connection_made(wire)
         connection.data_received(long_head)
     late = sum(not wire.sent for wire in wires)
-    assert it.waiting.of("192.0.2.1") == late * len(long_head) > 0
+    assert it.ledger.of("192.0.2.1") == late * len(long_head) > 0
     await turns(it)
     assert answers(*wires) == len(wires)
-    assert not it.waiting.of("192.0.2.1")
+    assert not it.ledger.of("192.0.2.1")
     for connection in connections:
         connection.connection_lost(None)
 
@@ -289,7 +287,7 @@ async def test_of_many_heads_in_a_turn_some_wait_and_are_not_read_meanwhile() ->
     assert answers(*wires) == HEADS_MAX
     late = [wire for wire in wires if not wire.sent]
     assert not any(wire.reading for wire in late)
-    assert not it.waiting.of("192.0.2.1")  # ordinary heads are not counted
+    assert not it.ledger.of("192.0.2.1")  # ordinary heads are not counted
     connections[-1].eof_received()
     connections[-1].connection_lost(None)
     other = Wire("192.0.2.2")

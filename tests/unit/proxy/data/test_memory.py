@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from penstock.proxy.data.memory import ENTRY_BYTES, PART_BYTES_MIN, PARTS, Memory
-from penstock.proxy.wire.waiting import NO_LIMIT
+from penstock.proxy.wire.ledger import NO_LIMIT
 
 MIB = 2**20
 RESTING_BYTES = 60 * MIB

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.proxy.data.model_list import models_told
+from penstock.proxy.data.local_answers import models_told
 from penstock.proxy.errors.client import ModelNotFound
 from tests.unit.proxy.data.playbook import Play
 

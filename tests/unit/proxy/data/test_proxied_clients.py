@@ -48,4 +48,4 @@ def test_what_each_holds_is_given_back_to_it(play: Play) -> None:
         assert bodies.held_bytes == bodies.of(address)
         play["b1"].sends(plain("200 OK"))
         assert not bodies.held_bytes
-        assert not play.plane.long_heads.held_bytes
+        assert not play.plane.ledger.held_bytes

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from penstock.proxy.data.running import Running
+from penstock.proxy.data.overload import Running
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token
 
 

@@ -2,15 +2,10 @@
 
 import pytest
 
-from penstock.proxy.data.room import (
-    CLEARED,
-    GRACE_S,
-    HELD_S,
-    LOOK_S_PER_CLIENT,
-    Seats,
-)
+from penstock.proxy.data.bodies import HELD_S, LOOK_S_PER_CLIENT
+from penstock.proxy.data.clients import CLEARED, GRACE_S, Seats
 from penstock.proxy.wire.party import STRANGERS
-from tests.unit.proxy.data.test_room import CLOCK, WANTING, Client
+from tests.unit.proxy.data.test_bodies import CLOCK, WANTING, Client
 
 
 def test_connections_without_a_request_make_seats_strangers_first() -> None:
@@ -181,17 +176,3 @@ def test_strangers_make_nobodys_share_smaller_and_have_one_together() -> None:
     assert seats.name_of(guests[-1]) == STRANGERS
     assert seats.name_of(guests[0]) == "victim"
     assert not keyed_seats().fills(STRANGERS, guests[70:], 100)  # nobody else is there
-
-
-def test_when_memory_is_short_strangers_of_the_address_with_most_go_first() -> None:
-    several, alone = strangers_of(1, 3, age_s=0.1), strangers_of(40, 1, age_s=0.1)[1:]
-    kept = [Client("victim", age_s=60.0, idle=True) for _ in range(100)]
-    guests = several + alone + kept
-    assert not keyed_seats().strangers(guests, 1_000)  # they have just come
-    for client in guests:
-        client.made_s -= GRACE_S
-    for seats in (Seats(CLOCK), keyed_seats()):
-        assert all(client in several for client in seats.strangers(guests, 2))
-        first = seats.strangers(guests, 1_000)
-        assert len(first) == len(several + alone)
-        assert not any(client.proven for client in first)

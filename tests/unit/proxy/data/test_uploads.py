@@ -1,16 +1,22 @@
 """What a client's connection does while it sends much: it is paused with others, and lets go."""
 
 import asyncio
+import math
 from io import BytesIO
 from typing import Any
 
 import pytest
 
-from penstock.proxy.data.body_reads import TURN_BYTES
-from penstock.proxy.data.freeing import LARGE_BYTES
-from penstock.proxy.data.listener import ClientConnection
-from penstock.proxy.data.phase import Phase
+from penstock.proxy.data.ending import Phase
+from penstock.proxy.data.listener import (
+    FEW_LINE_ENDS,
+    LINE_END_S,
+    READ_S,
+    SLICE_BYTES,
+    ClientConnection,
+)
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.wire.scheduler import AT_ONCE_S, FREED_BYTES, Scheduler
 from tests.unit.proxy.data import test_waiting_bodies
 from tests.unit.proxy.data.test_waiting_bodies import plane
 
@@ -23,9 +29,11 @@ class Wire(test_waiting_bodies.Wire):
         return False
 
 
-def upload(it: DataPlane, framing: bytes = LENGTH) -> tuple[ClientConnection, Wire]:
+def upload(
+    it: DataPlane, framing: bytes = LENGTH, address: str = "192.0.2.1"
+) -> tuple[ClientConnection, Wire]:
     """A client that has sent the head of a long body."""
-    wire = Wire("192.0.2.1")
+    wire = Wire(address)
     connection = ClientConnection(it)
     connection.connection_made(wire)
     lines = (b"POST /v1/completions HTTP/1.1", b"host: x", framing, b"", b"")
@@ -43,44 +51,123 @@ def fill(connection: ClientConnection, wire: Wire, read: bytes = READ) -> int:
     return reads
 
 
-async def test_a_fast_body_pauses_all_senders_and_all_go_on() -> None:
+def reads_at_once() -> int:
+    """How many reads of a body fit into a turn; the last one may go beyond it."""
+    return math.ceil(AT_ONCE_S / READ_S)
+
+
+async def run(it: DataPlane) -> int:
+    """Run until nothing waits; returns how many turns that took."""
+    turns = 0
+    while len(it.scheduler):
+        await asyncio.sleep(0)
+        turns += 1
+    return turns
+
+
+async def test_a_fast_body_is_read_up_to_the_limit_in_each_turn() -> None:
     it = plane()
     fast, other = upload(it), upload(it)
-    assert fill(*fast) == TURN_BYTES // len(READ)
-    assert not other[1].is_reading()
-    for _ in range(3):
-        await asyncio.sleep(0)
+    assert reads_at_once() - 1 <= fill(*fast) <= reads_at_once()
+    assert fill(*other) == 1  # the loop reads it once before it is paused, too
+    await run(it)
     assert fast[1].is_reading()
     assert other[1].is_reading()
     for connection, _ in (fast, other):
         connection.connection_lost(None)
-    assert not len(it.body_reads)
 
 
-async def test_a_body_taken_in_slices_is_left_to_them_until_its_next_whole_read() -> None:
+async def test_however_many_send_together_they_take_turns_by_whose_they_are() -> None:
     it = plane()
-    connection, wire = upload(it, b"transfer-encoding: chunked")
-    assert len(it.body_reads) == 1
-    connection.data_received(b"1\r\n \r\n" * 10_000)
-    assert not wire.is_reading()
-    assert not len(it.body_reads)
-    while not wire.is_reading():
+    many = [upload(it) for _ in range(30)]
+    one = upload(it, address="192.0.2.2")
+    sent = dict.fromkeys([wire for _, wire in (*many, one)], 0)
+    for _ in range(12):
+        before = sum(sent.values())
+        for connection, wire in (*many, one):
+            if sent[wire] < 30:  # the body does not end
+                sent[wire] += fill(connection, wire)
+        assert sum(sent.values()) - before <= reads_at_once() + 31
         await asyncio.sleep(0)
-    connection.data_received(b"1\r\n \r\n")
-    assert len(it.body_reads) == 1
+    assert sent[one[1]] >= 10
+    for connection, _ in (*many, one):
+        connection.connection_lost(None)
+
+
+async def test_a_client_that_left_is_not_read_again() -> None:
+    it = plane()
+    connection, wire = upload(it)
+    fill(connection, wire)
     connection.connection_lost(None)
-    assert not len(it.body_reads)
+    wire.abort()
+    await run(it)
+    assert not wire.is_reading()
+
+
+CHUNK = b"1\r\n \r\n"
+MANY = CHUNK * 20_000
+
+
+async def test_a_read_of_very_many_chunks_is_taken_in_slices() -> None:
+    it = plane()
+    it.scheduler = Scheduler(it.loop, 0.0)
+    connection, wire = upload(it, b"transfer-encoding: chunked")
+    connection.data_received(CHUNK * 1_000)
+    assert (wire.is_reading(), connection.body_bytes) == (True, 1_000)
+    connection.data_received(MANY)
+    assert not wire.is_reading()
+    assert it.ledger.of("192.0.2.1") == len(MANY)
+    assert await run(it) == -(-len(MANY) // SLICE_BYTES)
+    assert wire.is_reading()
+    assert not it.ledger.held_bytes
+    assert connection.body_bytes == 21_000
+    connection.connection_lost(None)
+
+
+async def test_of_many_clients_so_many_chunks_are_taken_at_once_in_a_turn() -> None:
+    it = plane()
+    it.scheduler = Scheduler(it.loop, 0.0)
+    senders = [upload(it, b"transfer-encoding: chunked") for _ in range(100)]
+    await run(it)
+    for connection, _ in senders:
+        connection.data_received(CHUNK * 1_000)
+    at_once = sum(connection.body_bytes > 0 for connection, _ in senders)
+    assert at_once * 2_000 * LINE_END_S <= AT_ONCE_S
+    few = upload(it, b"transfer-encoding: chunked", address="192.0.2.2")
+    few[0].data_received(CHUNK * (FEW_LINE_ENDS // 2))
+    assert few[0].body_bytes == FEW_LINE_ENDS // 2  # does not wait for them
+    await run(it)
+    assert all(connection.body_bytes == 1_000 for connection, _ in senders)
+    assert all(wire.is_reading() for _, wire in senders)
+    for connection, _ in (*senders, few):
+        connection.connection_lost(None)
+
+
+async def test_where_memory_is_short_who_holds_most_of_what_waits_gives_way() -> None:
+    it = plane()
+    it.scheduler = Scheduler(it.loop, 0.0)
+    chunked = b"transfer-encoding: chunked"
+    many = [upload(it, chunked) for _ in range(3)]
+    few = upload(it, chunked, address="192.0.2.2")
+    for connection, _ in (*many, few):
+        connection.data_received(MANY)
+    it.ledger.free(2 * len(MANY))
+    assert [wire.sent.startswith(b"HTTP/1.1 429 ") for _, wire in many] == [True, True, False]
+    assert not few[1].sent
+    await run(it)
+    for connection, _ in (*many, few):
+        connection.connection_lost(None)
+    assert not it.ledger.held_bytes
 
 
 async def test_a_client_that_floods_beside_its_answer_is_paused_too() -> None:
     it = plane()
     connection, wire = upload(it)
     connection._body, connection._phase = None, Phase.ANSWER
-    assert fill(connection, wire) == TURN_BYTES // len(READ)
-    await asyncio.sleep(0)
+    assert fill(connection, wire) <= reads_at_once()
+    await run(it)
     assert wire.is_reading()
     connection.connection_lost(None)
-    assert not len(it.body_reads)
 
 
 async def test_a_refused_body_is_paused_too_while_it_is_dropped() -> None:
@@ -88,12 +175,12 @@ async def test_a_refused_body_is_paused_too_while_it_is_dropped() -> None:
     connection, wire = upload(it, b"transfer-encoding: chunked")
     connection.data_received(b"no chunk\r\n")
     assert connection._phase is Phase.LINGER
-    assert not len(it.body_reads)
-    assert fill(connection, wire) == TURN_BYTES // len(READ)
-    await asyncio.sleep(0)
-    assert wire.is_reading()
+    for _ in range(2):
+        it.scheduler.spend(AT_ONCE_S)
+        assert fill(connection, wire) == 1
+        await run(it)
+        assert wire.is_reading()
     connection.connection_lost(None)
-    assert not len(it.body_reads)
 
 
 async def test_a_body_that_finds_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +202,8 @@ async def test_a_body_that_finds_no_memory_is_refused(monkeypatch: pytest.Monkey
 async def test_what_had_come_of_a_long_body_is_freed_in_its_turn() -> None:
     it = plane()
     connection, _ = upload(it)
-    for _ in range(LARGE_BYTES // len(READ)):
+    for _ in range(FREED_BYTES // len(READ)):
         connection.data_received(READ)
     connection.connection_lost(None)
-    assert len(it.freeing) == 1
-    await asyncio.sleep(0)
-    assert not len(it.freeing)
+    assert len(it.scheduler) == 1
+    await run(it)

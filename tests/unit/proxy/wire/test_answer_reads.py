@@ -33,7 +33,7 @@ class Fleet:
         ]
         for pool in self.pools:
             pool.reads = self.reads
-        self.reads.rota._turn_s = 0.0  # a step a turn
+        self.reads.scheduler._turn_s = 0.0  # a step a turn
 
 
 class Stream:

@@ -7,11 +7,11 @@ from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.long_reads import (
     LEAST_BYTES,
     LINE_ENDS_MAX,
-    SHORT_BYTES,
     SLICE_BYTES,
-    UNSEEN_BYTES,
+    cost_s,
 )
 from penstock.proxy.wire.pool import ConnectionPool
+from penstock.proxy.wire.scheduler import AT_ONCE_S
 from tests.unit.proxy.wire.test_connection import BackendTransport, Link, Sink
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -35,7 +35,7 @@ HOSTILE = {
 def asked(*answer: bytes) -> Link:
     """A connection that was answered so, before the loop's next turn."""
     link = Link()
-    link.pool.reads.rota._turn_s = 0.0  # a step a turn
+    link.pool.reads.scheduler._turn_s = 0.0  # a step a turn
     link.ask()
     for piece in answer:
         link.connection.data_received(piece)
@@ -71,11 +71,10 @@ def test_no_turn_takes_more_than_a_slice(name: str) -> None:
 def test_ordinary_reads_are_taken_at_once() -> None:
     event = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":null}]}\n\n'
     chunk = b"%x\r\n%b\r\n" % (len(event), event)
-    for sent in (chunk, chunk * 20, chunk * 80, b"\n" * SHORT_BYTES):
-        head = CLOSED if sent[0] == 10 else CHUNKED
-        link = asked(head, sent)
+    for sent in (chunk, chunk * 20, chunk * 80):
+        link = asked(CHUNKED, sent)
         assert link.transport.reading
-        assert len(link.pool.reads.rota) == 0
+        assert len(link.pool.reads.scheduler) == 0
 
 
 def test_the_backends_other_answers_get_turns_too() -> None:
@@ -131,7 +130,7 @@ def test_nothing_is_taken_while_the_client_takes_nothing() -> None:
         link.connection.resume()
         link.connection.pause()
     link.connection.resume()
-    assert len(link.pool.reads.rota) == 1
+    assert len(link.pool.reads.scheduler) == 1
     assert not link.transport.reading
     while link.clock.turn():
         pass
@@ -229,15 +228,15 @@ def test_all_answers_of_a_backend_together_take_no_more_than_a_slice_in_a_turn()
     turns = passed = 0
     while True:
         before, passed = passed, sum(len(stream.body) for stream in streams)
-        assert 0 < passed - before <= len(EVENTS_BODY)
+        assert 0 < passed - before <= AT_ONCE_S / cost_s(EVENTS, len(EVENTS)) * len(EVENTS_BODY)
         assert all(stream.transport.reading for stream in streams if stream.body)
         if passed == len(streams) * len(EVENTS_BODY):
             break
         assert clock.turn()
         turns += 1
-    assert turns >= len(streams) - 1
+    assert turns >= len(streams) - AT_ONCE_S / cost_s(EVENTS, len(EVENTS))
     assert all(stream.body == EVENTS_BODY for stream in streams)
-    assert len(pool.reads.rota) == 0
+    assert len(pool.reads.scheduler) == 0
     # In the next turn there is room again.
     clock.turn()
     streams[0].connection.data_received(EVENTS)
@@ -260,14 +259,14 @@ def test_short_reads_of_very_many_events_have_their_part_in_the_slice() -> None:
     passed, turns = 0, 0
     while True:
         before, passed = passed, sum(bool(stream.body) for stream in streams)
-        assert passed - before <= UNSEEN_BYTES // len(TINY) + 2
+        assert passed - before <= AT_ONCE_S / cost_s(TINY, len(TINY)) + 1
         if passed == len(streams):
             break
         assert clock.turn()
         turns += 1
     assert turns > 200
     assert all(stream.body == TINY_BODY for stream in streams)
-    assert len(link.pool.reads.rota) == 0
+    assert len(link.pool.reads.scheduler) == 0
 
 
 def test_reads_of_an_event_never_wait() -> None:
@@ -287,7 +286,9 @@ def test_reads_of_an_event_never_wait() -> None:
 def test_answers_that_begin_with_a_long_read_wait_for_their_turn_too() -> None:
     """What comes with a head was counted with it, and is taken with it."""
     link = asked()
-    streams = [Stream(link.pool, CHUNKED + EVENTS + LAST) for _ in range(3)]
+    answer = CHUNKED + EVENTS + LAST
+    link.pool.reads.scheduler.spend(AT_ONCE_S - 1.1 * cost_s(answer, len(answer)))
+    streams = [Stream(link.pool, answer) for _ in range(3)]
     assert [len(stream.sink.seen) for stream in streams] == [3, 0, 0]
     assert [stream.transport.reading for stream in streams] == [True, False, False]
     while link.clock.turn():
@@ -301,15 +302,17 @@ def test_answers_that_begin_with_a_long_read_wait_for_their_turn_too() -> None:
 def test_several_moderate_reads_are_taken_at_once() -> None:
     link = asked()
     answer = CLOSED + b"x" * 15_000
-    streams = [Stream(link.pool, answer) for _ in range(5)]
-    assert [bool(stream.body) for stream in streams] == [True] * 4 + [False]
+    count = int(AT_ONCE_S / cost_s(answer, len(answer)))
+    assert count > 10
+    streams = [Stream(link.pool, answer) for _ in range(count + 1)]
+    assert [bool(stream.body) for stream in streams] == [True] * count + [False]
 
 
 def test_who_comes_while_others_wait_is_behind_them() -> None:
     link = asked()
     first, second = Stream(link.pool, CHUNKED, EVENTS * 2), Stream(link.pool, CHUNKED)
     for callback in link.clock.soon:  # a turn of which the rota has had none yet
-        if callback != link.pool.reads.rota._turn:
+        if callback != link.pool.reads.scheduler._turn:
             callback()
     second.connection.data_received(EVENTS)
     assert first.body
@@ -319,6 +322,7 @@ def test_who_comes_while_others_wait_is_behind_them() -> None:
 def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
     for answer, end in ((CHUNKED, AnswerCut), (CLOSED, "end")):
         link = asked(CHUNKED, EVENTS)
+        link.pool.reads.scheduler.spend(AT_ONCE_S)
         lost = Stream(link.pool, answer, EVENTS)
         assert not lost.body
         lost.transport.close()
@@ -331,6 +335,7 @@ def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
 
 def test_who_is_paused_while_all_of_its_read_waits_is_passed_over() -> None:
     link = asked(CHUNKED, EVENTS)
+    link.pool.reads.scheduler.spend(AT_ONCE_S)
     slow = Stream(link.pool, CHUNKED, EVENTS)
     slow.connection.pause()
     while link.clock.turn():

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.proxy.wire.edit import Edits, Splices, splices
 from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, pieces_of
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.transport import Transport
 
@@ -34,12 +34,12 @@ class Ours(Uvloop):
 LOOPS = pytest.mark.parametrize("kind", [Loop, Uvloop, Ours])
 
 
-def rota_of(loop: Loop) -> Rota:
+def rota_of(loop: Loop) -> Scheduler:
     """Takes one step a turn."""
-    return Rota(loop.loop, now=lambda: 0.0)
+    return Scheduler(loop.loop, 0.0, lambda: 0.0)
 
 
-def write(rota: Rota, party: str, transport: Transport, body: bytes, end: Splices) -> None:
+def write(rota: Scheduler, party: str, transport: Transport, body: bytes, end: Splices) -> None:
     it = pieces_of(rota, party, transport, b"HEAD", body, end)
     if it is not None:
         it.begin()

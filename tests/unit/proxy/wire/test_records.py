@@ -13,6 +13,7 @@ import pytest
 
 from penstock.proxy.wire.certificates import ClientCertificate
 from penstock.proxy.wire.handshakes import ClientHandshakes
+from penstock.proxy.wire.ledger import STRANGERS_BYTES_MAX
 from penstock.proxy.wire.party import STRANGERS
 from penstock.proxy.wire.records import (
     AT_ONCE_MAX,
@@ -23,9 +24,8 @@ from penstock.proxy.wire.records import (
     RecordReads,
     Records,
 )
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import AT_ONCE_S, Scheduler
 from penstock.proxy.wire.tls import HELLO_BYTES, SHOWN_BYTES_MAX, SHOWN_TIMES
-from penstock.proxy.wire.waiting import STRANGERS_BYTES_MAX
 from tests.certificates import authority, client_certificate, client_context, server_context
 from tests.unit.proxy.wire.forged_records import Forger
 from tests.unit.proxy.wire.tls_ends import End, Turns, deliver
@@ -115,6 +115,7 @@ async def test_of_many_connections_so_many_records_are_deciphered_at_once() -> N
         pairs.append(open_pair(reads))
         turns.turn()
     few, beside = pairs.pop()
+    reads.rota.left_s = AT_ONCE_S  # a new turn
     for client, server in pairs:
         write_bytewise(client, TEXT[:30])
         deliver(client, server)
@@ -184,8 +185,9 @@ async def test_a_change_of_keys_counts_for_more(
 ) -> None:
     """Of what all may have deciphered at once."""
     turns = Turns()
-    server, forger = forged(reads_of(turns))
-    turns.turn()
+    reads = reads_of(turns)
+    server, forger = forged(reads)
+    reads.rota.left_s = AT_ONCE_S  # a new turn
     updates = AT_ONCE_MAX // BARREN_COST // FEW_RECORDS * FEW_RECORDS
     for _ in range(updates // FEW_RECORDS):
         server.tls.data_received(
@@ -424,7 +426,7 @@ async def test_a_part_behind_the_handshake_is_kept_too() -> None:
     loop: Any = turns
     reads = reads_of(turns)
     client = End(client_context(), "localhost", reads=reads)
-    server = End(server_context(), reads=reads, rota=Rota(loop), proven=False)
+    server = End(server_context(), reads=reads, rota=Scheduler(loop, 0.0), proven=False)
     server.tls.connection_made(server.wire)
     client.tls.connection_made(client.wire)
     deliver(client, server)

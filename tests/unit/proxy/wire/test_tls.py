@@ -17,7 +17,7 @@ from penstock.proxy.data.port import client_of
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.certificates import Certificates
 from penstock.proxy.wire.host import Names
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.tls import READ_BYTES
 from tests.certificates import authority, client_context, server_context
 from tests.unit.proxy.wire.tls_ends import HANDSHAKE_S, End, Turns, Wire, deliver, shaken
@@ -175,7 +175,7 @@ def by_turns(count: int) -> tuple[Turns, list[End], list[End]]:
     """Servers with one rota, and their clients, which have said hello."""
     turns = Turns()
     loop: Any = turns
-    rota = Rota(loop)
+    rota = Scheduler(loop, 0.0)
     servers = [End(server_context(), rota=rota) for _ in range(count)]
     clients = [End(client_context(), "localhost") for _ in range(count)]
     for client, server in zip(clients, servers, strict=True):
@@ -283,8 +283,8 @@ async def test_handshakes_of_many_strangers_delay_no_body() -> None:
         answered.append(sum(bool(wire.sent) for wire in wires))
         return len(answered) < 5
 
-    plane.rota.add("tenant", step)
-    while len(plane.rota):
+    plane.scheduler.add("tenant", step)
+    while len(plane.scheduler):
         await asyncio.sleep(0)
     assert answered[0] < 100
     for server, wire in zip(servers, wires, strict=True):
@@ -295,7 +295,7 @@ async def test_handshakes_of_many_strangers_delay_no_body() -> None:
 async def test_a_hello_is_no_longer_than_it_need_be() -> None:
     """OpenSSL compares each of a client's keys with each of its groups."""
     turns: Any = Turns()
-    server = End(server_context(), rota=Rota(turns))
+    server = End(server_context(), rota=Scheduler(turns, 0.0))
     server.tls.connection_made(server.wire)
     server.tls.data_received(b"\x16\x03\x01\x3f\xff" + b"x" * 0x3FFF)
     while turns.turn():

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.proxy.wire.handshakes import Handshakes
 from penstock.proxy.wire.records import RecordReads
-from penstock.proxy.wire.rota import Rota
+from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.tls import TlsConnection
 from tests.certificates import client_context, server_context
 from tests.unit.proxy.wire.transport import Transport
@@ -91,7 +91,7 @@ class End:
         self,
         context: ssl.SSLContext,
         server_name: str | None = None,
-        rota: Rota | None = None,
+        rota: Scheduler | None = None,
         reads: RecordReads | None = None,
         proven: bool = True,
         handshakes: Handshakes | None = None,

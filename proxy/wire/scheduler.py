@@ -1,43 +1,40 @@
-"""Runs work that takes more than one turn of the loop: a few steps a turn, parties in turn.
+"""Divides each turn of the event loop between parties: tenants, addresses and backends.
 
-Large bodies are read this way. All of them together use a moment of every turn, or one step, so
-streams and probes beside them do not wait longer. Parties take turns step by step, and so do the
-bodies of one party: a party with many large bodies delays its own. A long step counts as several,
-so that each waiting party gets as much of the time.
-
-A body that is not large is read in the turn in which it is complete, up to a limit in bytes for
-each turn. Beyond it the body becomes a step, too: many that end at once would block the loop for
-seconds. While another party waits, only much smaller bodies are read at once. Otherwise a party
-that sends one such body after the other would take most of every turn.
+Work that comes with a read is done at once while this turn has time `left_s` for it. The rest waits
+for later turns, as does work of many steps: in each turn waiting steps run for `turn_s`. The party
+that has had least is next, so a party with much work, in large or in small pieces, delays its own.
+Streams and probes beside it wait for milliseconds.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from functools import partial
 from heapq import heappop, heappush
 from time import monotonic
 from typing import Final
-
-from penstock.balancing.outline import LARGE_BYTES
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], bool]
 
+# How long the steps of one scheduler run in a turn, and how long work at once may take.
+TURN_S: Final = 0.001
+AT_ONCE_S: Final = 0.005
+# While at least this is left, a turn needs no call of the loop to renew it.
+UNWATCHED_S: Final = AT_ONCE_S / 2
+# Other parties that wait do not mind less than this.
+SHORT_S: Final = 0.0005
 # A step counts once more for each of these times. There is a limit: the process may have slept.
 STEP_S: Final = 0.00025
 STEP_COUNT_MAX: Final = 400
-# Reading less than this costs no more than the rest of a request does.
-SMALL_BYTES: Final = 8_192
-# Reading less than this delays waiting parties by no more than a step or two.
-MODERATE_BYTES: Final = 32_768
-# Of larger bodies, less than this plus one more body is read at once in a turn: 5 ms at most.
-TURN_BYTES: Final = 65_536
+# The kernel takes a millisecond for 16 MiB that are given back to it.
+FREED_BYTES: Final = 1_048_576
 
 
-class Rota:
-    """Decides whose turn is next."""
+class Scheduler:
+    """Decides what is done at once, and whose turn is next."""
 
     __slots__ = (
         "_called",
@@ -46,22 +43,23 @@ class Rota:
         "_now",
         "_place",
         "_queue",
-        "_read_bytes",
         "_turn_s",
         "_waiting",
+        "left_s",
         "loop",
     )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        turn_s: float = 0.0,
+        turn_s: float = TURN_S,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        """`turn_s`: how long small steps go on in one turn."""
+        """`turn_s`: how long steps go on in one turn. With 0.0 there is one step in a turn."""
         self.loop = loop
         self._turn_s = turn_s
         self._now = now
+        self.left_s = AT_ONCE_S  # for work at once; it may be overdrawn
         # The steps of each party in order. Empty for a party that is ahead and has none left.
         self._waiting: dict[str, deque[Step]] = {}
         self._count = 0  # of all waiting steps
@@ -70,7 +68,6 @@ class Rota:
         self._place = 0  # the place of the last turn
         self._entries = 0  # made so far in the queue
         self._called = False  # whether the loop will call `_turn`
-        self._read_bytes = 0  # read at once in this turn
 
     def __len__(self) -> int:
         return self._count
@@ -79,9 +76,25 @@ class Rota:
         """Whether steps of this party wait, or it has just had more than others."""
         return party in self._waiting
 
+    def spend(self, cost_s: float) -> None:
+        """Count work that is done now. In a step it counts as a part of the step."""
+        self.left_s -= cost_s
+        if self.left_s < UNWATCHED_S and not self._called:
+            self._call()
+
+    def take(self, party: str, cost_s: float) -> bool:
+        """Spend this time if the work may be done at once. False: it has to wait for its turn."""
+        if cost_s > self.left_s:
+            return False
+        if cost_s > SHORT_S and len(self._waiting) > (party in self._waiting):
+            return False
+        self.spend(cost_s)
+        return True
+
     def add(self, party: str, step: Step) -> None:
         """Call `step` in later turns for as long as it returns that there is more to do."""
-        self._call()
+        if not self._called:
+            self._call()
         self._count += 1
         steps = self._waiting.get(party)
         if steps is None:
@@ -89,48 +102,43 @@ class Rota:
             self._enter(party, self._place + 1)  # so new parties cannot delay others for ever
         steps.append(step)
 
-    def spares(self, party: str, size_bytes: int) -> bool:
-        """Whether a body of this size may be read at once in this turn. If so, it is charged."""
-        if size_bytes < SMALL_BYTES:
-            return True
-        others_wait = len(self._waiting) > (party in self._waiting)
-        if size_bytes > (MODERATE_BYTES if others_wait else LARGE_BYTES):
-            return False
-        if self._read_bytes >= TURN_BYTES:
-            return False
-        self._read_bytes += size_bytes
-        self._call()
-        return True
+    def free(self, party: str, held: Sized) -> None:
+        """Hold this until its turn, if it is large. Everybody else should forget it now.
+
+        A hundred large bodies may end together. To free them all at once would stop the loop.
+        """
+        if len(held) >= FREED_BYTES:
+            self.add(party, partial(_forget, [held]))
 
     def _call(self) -> None:
-        if not self._called:
-            self._called = True
-            self.loop.call_soon(self._turn)
+        self._called = True
+        self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._called = False
-        self._read_bytes = 0
+        self.left_s = AT_ONCE_S
         if not self._count:
             return
-        at_s = self._now()
-        until_s = at_s + self._turn_s
+        turn_s, at_s = self._turn_s, self._now()
         while self._count:
             self._place, _, party = heappop(self._queue)
             steps = self._waiting[party]
             if not steps:
                 del self._waiting[party]
                 continue
+            before_s = self.left_s
             self._step(steps)
             began_s, at_s = at_s, self._now()
-            took = min(int((at_s - began_s) / STEP_S), STEP_COUNT_MAX)
-            self._enter(party, self._place + 1 + took)
-            if at_s >= until_s:
+            cost_s = max(at_s - began_s, before_s - self.left_s)
+            self._enter(party, self._place + 1 + min(int(cost_s / STEP_S), STEP_COUNT_MAX))
+            turn_s -= cost_s
+            if turn_s <= 0.0:
                 break
-        if self._count:
-            self._call()
-        else:  # no party is ahead of another
+        if not self._count:  # no party is ahead of another
             self._waiting.clear()
             self._queue.clear()
+        elif not self._called:
+            self._call()
 
     def _enter(self, party: str, place: int) -> None:
         self._entries += 1
@@ -148,3 +156,8 @@ class Rota:
             steps.append(step)
         else:
             self._count -= 1
+
+
+def _forget(held: list[Sized]) -> bool:
+    held.clear()
+    return False

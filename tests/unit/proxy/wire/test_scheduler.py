@@ -1,13 +1,13 @@
-"""Large bodies take turns: by whose they are, and each party's own among themselves."""
+"""What is done at once, and whose turn is next."""
 
+import weakref
 from collections.abc import Callable
 
-from penstock.balancing.outline import LARGE_BYTES
-from penstock.proxy.wire.rota import MODERATE_BYTES, SMALL_BYTES, TURN_BYTES, Rota
+from penstock.proxy.wire.scheduler import AT_ONCE_S, FREED_BYTES, SHORT_S, UNWATCHED_S, Scheduler
 
 
 class Turns:
-    """The part of a loop that a rota needs: what is to be called in the next turn."""
+    """The part of a loop that a scheduler needs: what is to be called in the next turn."""
 
     def __init__(self) -> None:
         self.next: list[Callable[[], None]] = []
@@ -38,14 +38,14 @@ class Work:
         return self._left > 0
 
 
-def rota() -> tuple[Rota, Turns]:
+def scheduler() -> tuple[Scheduler, Turns]:
     turns = Turns()
-    return Rota(turns, now=lambda: 0.0), turns  # type: ignore[arg-type]
+    return Scheduler(turns, 0.0, lambda: 0.0), turns  # type: ignore[arg-type]
 
 
 def test_one_step_a_turn_and_then_nothing() -> None:
     log: list[str] = []
-    it, turns = rota()
+    it, turns = scheduler()
     it.add("a", Work(log, "1", 2).step)
     it.add("b", Work(log, "2", 1).step)
     assert not log
@@ -62,7 +62,7 @@ def test_one_step_a_turn_and_then_nothing() -> None:
 def test_who_sends_many_delays_nobody_else() -> None:
     """32 bodies of one and a single one of another: that has every second turn."""
     log: list[str] = []
-    it, turns = rota()
+    it, turns = scheduler()
     for number in range(32):
         it.add("many", Work(log, f"m{number}", 100).step)
     it.add("one", Work(log, "one", 10).step)
@@ -75,7 +75,7 @@ def test_who_sends_many_delays_nobody_else() -> None:
 
 def test_a_step_that_raises_ends_its_own_work_alone() -> None:
     log: list[str] = []
-    it, turns = rota()
+    it, turns = scheduler()
 
     def step() -> bool:
         raise ValueError
@@ -91,7 +91,7 @@ def test_a_step_that_raises_ends_its_own_work_alone() -> None:
 
 def test_what_is_added_in_a_step_takes_its_turn() -> None:
     log: list[str] = []
-    it, turns = rota()
+    it, turns = scheduler()
 
     def step() -> bool:
         log.append("first")
@@ -109,7 +109,7 @@ def test_small_steps_go_on_for_their_time_in_a_turn() -> None:
     log: list[str] = []
     turns = Turns()
     now_s = iter(range(1_000))  # a second passes with each look at the clock
-    it = Rota(turns, 4.0, lambda: float(next(now_s)))  # type: ignore[arg-type]
+    it = Scheduler(turns, 4.0, lambda: float(next(now_s)))  # type: ignore[arg-type]
     it.add("a", Work(log, "1", 6).step)
     it.add("b", Work(log, "2", 2).step)
     assert turns.turn()
@@ -119,60 +119,85 @@ def test_small_steps_go_on_for_their_time_in_a_turn() -> None:
     assert not turns.turn()
 
 
-def test_so_much_is_read_at_once_in_a_turn_and_the_rest_by_turns() -> None:
-    it, turns = rota()
-    assert it.spares("a", TURN_BYTES - 1)
-    assert it.spares("a", LARGE_BYTES)
-    assert not it.spares("a", SMALL_BYTES)
-    assert it.spares("a", SMALL_BYTES - 1)
+def test_so_much_is_done_at_once_in_a_turn_and_the_rest_waits() -> None:
+    it, turns = scheduler()
+    assert it.take("a", 0.6 * AT_ONCE_S)
+    assert not it.take("b", 0.6 * AT_ONCE_S)
+    assert it.take("b", 0.3 * AT_ONCE_S)
     assert turns.turn()
-    assert it.spares("a", LARGE_BYTES)
-    assert not it.spares("a", SMALL_BYTES)
+    assert it.take("b", 0.6 * AT_ONCE_S)
+    assert not it.take("a", 1.1 * AT_ONCE_S)
+    it.spend(AT_ONCE_S)  # it may be overdrawn
+    assert it.left_s < 0.0
     assert turns.turn()
+    assert it.left_s == AT_ONCE_S
     assert not turns.turn()
 
 
-def test_small_bodies_are_neither_counted_nor_put_off() -> None:
-    it, turns = rota()
-    for _ in range(100):
-        assert it.spares("a", SMALL_BYTES - 1)
+def test_most_turns_are_spared_a_call() -> None:
+    it, turns = scheduler()
+    it.spend(0.9 * (AT_ONCE_S - UNWATCHED_S))
     assert not turns.turn()
-    assert it.spares("a", SMALL_BYTES)
+    it.spend(0.2 * (AT_ONCE_S - UNWATCHED_S))
+    assert turns.turn()
+    assert it.left_s == AT_ONCE_S
 
 
-def test_large_bodies_are_never_read_at_once() -> None:
-    it, turns = rota()
-    assert not it.spares("a", LARGE_BYTES + 1)
-    assert not turns.turn()
-
-
-def test_what_is_read_in_a_step_is_counted_in_that_turn() -> None:
+def test_what_is_spent_in_a_step_is_a_part_of_it() -> None:
+    """As the read that follows when a paused sender goes on."""
     log: list[str] = []
-    it, turns = rota()
+    turns = Turns()
+    it = Scheduler(turns, 0.001, lambda: 0.0)  # type: ignore[arg-type]
 
-    def step() -> bool:
-        log.append(str(it.spares("a", LARGE_BYTES)))
-        return False
+    def step(name: str) -> bool:
+        log.append(name)
+        it.spend(0.0004)
+        return True
 
-    assert it.spares("a", TURN_BYTES)
-    it.add("a", step)
-    it.add("a", Work(log, "1", 2).step)
+    for name in ("a", "b"):
+        it.add(name, lambda name=name: step(name))  # type: ignore[misc]
+    it.add("c", Work(log, "c", 9).step)
     assert turns.turn()
-    assert not it.spares("a", SMALL_BYTES)
-    assert turns.turn()
-    assert it.spares("a", SMALL_BYTES)
-    assert log == ["True", "1"]
+    assert log.count("a") + log.count("b") == 3
+    for _ in range(2):
+        assert turns.turn()
+    assert log.count("c") > 6  # its steps cost nothing
 
 
-def test_while_another_party_waits_only_moderate_bodies_are_read_at_once() -> None:
-    it, turns = rota()
+def test_while_another_party_waits_only_short_work_is_done_at_once() -> None:
+    it, turns = scheduler()
     it.add("waits", Work([], "1", 2).step)
-    assert not it.spares("a", MODERATE_BYTES + 1)
-    assert it.spares("a", MODERATE_BYTES)
-    assert it.spares("waits", MODERATE_BYTES + 1)  # it delays its own
+    assert not it.take("a", 1.1 * SHORT_S)
+    assert it.take("a", SHORT_S)
+    assert it.take("waits", 1.1 * SHORT_S)  # it delays its own
     while turns.turn():
         pass
-    assert it.spares("a", MODERATE_BYTES + 1)
+    assert it.take("a", 1.1 * SHORT_S)
+
+
+class Held:
+    """Some bytes."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+
+def test_large_things_are_freed_one_after_the_other() -> None:
+    it, turns = scheduler()
+    gone: list[int] = []
+    for number in range(10):
+        held = Held(FREED_BYTES)
+        weakref.finalize(held, gone.append, number)
+        it.free("a", held)
+        del held
+    for count in range(1, 11):
+        assert turns.turn()
+        assert gone == list(range(count))
+    it.free("a", b"x" * (FREED_BYTES - 1))  # small ones are not held
+    assert not len(it)
 
 
 class Timed:
@@ -181,7 +206,7 @@ class Timed:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.turns = Turns()
-        self.rota = Rota(self.turns, 0.001, lambda: self.now_s)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(self.turns, 0.001, lambda: self.now_s)  # type: ignore[arg-type]
         self.spent_s = {"dear": 0.0, "cheap": 0.0}
 
     def add(self, name: str, step_s: float, steps: int, party: str = "") -> None:
@@ -192,7 +217,7 @@ class Timed:
             self.spent_s[name] += step_s
             return steps > 0
 
-        self.rota.add(party or name, step)
+        self.scheduler.add(party or name, step)
 
 
 def test_whose_steps_are_dear_has_fewer() -> None:
@@ -217,8 +242,8 @@ def test_who_goes_and_comes_again_has_no_more_for_that() -> None:
     assert 0.03 < it.spent_s["dear"] < 0.07
     while it.turns.turn():
         pass
-    assert len(it.rota) == 0
-    assert not it.rota._waiting
+    assert len(it.scheduler) == 0
+    assert not it.scheduler._waiting
 
 
 def test_a_step_in_which_the_process_slept_counts_as_a_long_one() -> None:
