@@ -3,7 +3,7 @@
 from io import BytesIO
 from typing import cast
 
-from penstock.balancing.poison import Mark, Marking
+from penstock.balancing.outliers.crashing_requests import Mark, Marking
 from penstock.proxy.wire import native
 from penstock.proxy.wire.dechunk import Dechunker
 
