@@ -5,7 +5,7 @@ from typing import Any, Final
 from penstock.balancing.answer_cap import AnswerLimits
 from penstock.balancing.output_length import PRIOR_TOKENS
 from penstock.balancing.places import Places
-from penstock.balancing.prompt_blocks import BLOCKS_MAX, Blocks
+from penstock.balancing.prefix_cache.blocks import BLOCKS_MAX, Blocks
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 from penstock.balancing.wants import Wants
 

@@ -10,25 +10,25 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from penstock.balancing.accusers import Accusers
-from penstock.balancing.answer_lengths import AnswerLengths
 from penstock.balancing.ask import Ask
-from penstock.balancing.cache_shadow import CacheShadow
-from penstock.balancing.client_tally import ClientTally
+from penstock.balancing.client_counter import ClientCounter
 from penstock.balancing.cold_start import ColdStart
-from penstock.balancing.decode_speed import DecodeSpeed
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.gpu_report import GpuReport
 from penstock.balancing.kept_answers import KeptAnswers
-from penstock.balancing.latency import PeakEwma
 from penstock.balancing.load import Load
-from penstock.balancing.occupancy import Occupancy
-from penstock.balancing.penalty import Penalty, Rest
-from penstock.balancing.prefill_queue import PrefillQueue
-from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, PrefillSpeed
-from penstock.balancing.refusals import Refusals
+from penstock.balancing.outliers.penalties import Penalty, Rest
+from penstock.balancing.outliers.refusals import Refusals
+from penstock.balancing.prefill_queue import Occupancy, PrefillQueue
+from penstock.balancing.prefix_cache.cache import PrefixCache
 from penstock.balancing.remote_load import RemoteLoad
 from penstock.balancing.slow_start import SlowStart
+from penstock.balancing.speed.estimates import (
+    PRIOR_WORK_PER_S,
+    DecodeSpeed,
+    PeakEwma,
+    PrefillSpeed,
+)
 
 # A speed measured longer ago than this is hardly believed. So a backend that looked slow, and got
 # no requests, is tried again.
@@ -77,6 +77,7 @@ class Backend:
         "ended_for",
         "engine_requests_peak",
         "failed_for",
+        "failed_path",
         "failing_since_s",
         "failures_total",
         "gpu_floor_s",
@@ -84,7 +85,6 @@ class Backend:
         "kept",
         "latency",
         "left_alone",
-        "lengths",
         "max_requests",
         "models",
         "name",
@@ -135,9 +135,10 @@ class Backend:
         self.restarts = 0  # of its engine, as far as they were seen
         self.taken_tokens = 0  # prompt tokens of all requests ever sent here
         self.failures_total = 0
-        self.failed_for = ClientTally()
-        self.ended_for = ClientTally()  # all that an engine works on, and what failed, at its end
-        self.accusers = Accusers()  # the clients that met the failures of the present run
+        self.failed_for = ClientCounter()
+        self.ended_for = ClientCounter()  # all that an engine works on, and what failed, at its end
+        self.accusers = ClientCounter()  # the clients that met the failures of the present run
+        self.failed_path = ""  # of the last request in that run
         self._bares_in_row = 0  # answers without a token in a row
         self._progress_at_bare = 0
         self.bare_since_s = float("-inf")  # the first of these answers
@@ -147,7 +148,6 @@ class Backend:
         self.penalty = Penalty()
         self.left_alone = Rest()
         self.refusals = Refusals()
-        self.lengths = AnswerLengths()
         self.progress = 0  # grows whenever the engine was seen to generate
         self.doubted = False  # ejected on suspicion: it serves when no other can
         self.slow_start: SlowStart | None = None  # while warming
@@ -160,7 +160,7 @@ class Backend:
         self.kept = KeptAnswers()
         self.latency = PeakEwma()
         self.answered_s = float("-inf")  # when an answer of its engine has begun last
-        self.cache = CacheShadow()
+        self.cache = PrefixCache()
         self._measured_s = float("-inf")  # when its speed was measured last
         self._stale_s = STALE_FIRST_S
         self.engine_requests_peak = 0  # the most of our own since the last scrape began
@@ -308,10 +308,7 @@ class Backend:
     def failed(self, client: str | None) -> None:
         """Count a failure. `client`: who met it. None: no request caused it."""
         self.failures_total += 1
-        if client is None:
-            self.failed_for.add_of_nobody()
-        else:
-            self.failed_for.add(client)
+        self.failed_for.add(client)
 
     def take(self, report: EngineReport) -> None:
         """Take a new report of its engine's metrics."""
@@ -335,7 +332,6 @@ class Backend:
         self.cache.restarted()
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
-        self.lengths = AnswerLengths()
         self._stale_s = STALE_FIRST_S
 
     def prefixes_looked_for(self) -> None:
@@ -361,7 +357,6 @@ class Backend:
         self.accusers.clear()
         self._bares_in_row = 0
         self.refusals = Refusals()
-        self.lengths = AnswerLengths()
         self.penalty.forgive()
 
     def measured(self, now_s: float) -> bool:

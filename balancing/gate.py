@@ -7,25 +7,20 @@ again (`admission`).
 
 from collections.abc import Callable, Collection, Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.blame import Blame
-from penstock.balancing.charges import BUSY_S, charge_bare, charge_brief, charge_refusal
 from penstock.balancing.computed_prompts import LARGE_TOKENS, ComputedPrompts
 from penstock.balancing.explain import Candidate, candidates
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.lease import Lease, Reason
-from penstock.balancing.look import Look
+from penstock.balancing.outliers.blame import Blame
+from penstock.balancing.outliers.failures import BUSY_S, charge_bare, charge_refusal
+from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.retry_budget import RetryBudget
 from penstock.balancing.searches import Searches
-
-# If it holds so much more of a prompt than others do, the cache may have decided where it went.
-CACHE_DECIDES: Final = 1 / 8
-PEERS_LOOKED_AT: Final = 8
 
 
 class NoBackend(LookupError):
@@ -49,6 +44,38 @@ class OwnerAway(NoBackend):
 
 class UnknownResponse(LookupError):
     """The stored response that it refers to is another tenant's, or was found nowhere just now."""
+
+
+class Look:
+    """Where a request would go now. It is valid for this moment only.
+
+    `fit`: it could go to each of them. `bound`: only the chosen one holds what is asked for.
+    `aimed`: and others would have served it without that. (A named tuple takes ten times as long.)
+    """
+
+    __slots__ = ("aimed", "ask", "bound", "chosen", "fit", "pool")
+
+    def __init__(
+        self,
+        pool: Pool,
+        fit: list[Backend],
+        ask: Ask,
+        chosen: Backend,
+        *,
+        bound: bool = False,
+        aimed: bool = False,
+    ) -> None:
+        self.pool = pool
+        self.fit = fit
+        self.ask = ask
+        self.chosen = chosen
+        self.bound = bound
+        self.aimed = aimed
+
+    @property
+    def asks_only(self) -> bool:
+        """Whether it asks for a stored response. That may end one, so no limit holds it up."""
+        return self.ask.response_id is not None and not self.ask.engine
 
 
 class Choice(NamedTuple):
@@ -234,28 +261,6 @@ class Gate:
         cause = self._bares.note(pool, lease, now_s) if pool is not None else Cause.BACKEND
         charge_bare(lease.backend, lease.ask.client, now_s, cause)
         return cause
-
-    def answered(self, lease: Lease, times: float, now_s: float) -> bool:
-        """Its answer was whole, and `times` as long as is usual for its kind.
-
-        Returns whether to tell an operator that its backend ends answers early.
-        """
-        if lease.reason is not Reason.COST:
-            return False
-        ask, backend = lease.ask, lease.backend
-        peers: list[Backend] = []
-        if lease.cached_tokens > CACHE_DECIDES * ask.prompt_tokens:
-            peers = self._peers(backend, ask.model)
-            least_tokens = lease.cached_tokens - CACHE_DECIDES * ask.prompt_tokens
-            some = peers[:: len(peers) // PEERS_LOOKED_AT + 1]
-            if any(peer.cache.cached_tokens(ask) < least_tokens for peer in some):
-                return False
-        lengths = backend.lengths
-        lengths.add(ask.client, times, now_s)
-        if not lengths.is_due(ask.client):
-            return False
-        peers = peers or self._peers(backend, ask.model)
-        return charge_brief(backend, ask.client, peers, now_s)
 
     def computed(self, lease: Lease) -> None:
         """A request has ended whose prompt was computed, or may have been."""

@@ -7,13 +7,12 @@ whole answers and by those cut short, and its failures are counted against the b
 from enum import StrEnum
 from typing import Final
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.charges import add_to_run, charge, leave_alone
-from penstock.balancing.decode_speed import prior_s as decode_prior_s
-from penstock.balancing.prefill_speed import prior_s as prefill_prior_s
+from penstock.balancing.outliers.failures import add_to_run, charge, leave_alone
+from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.reservation import Reservation
+from penstock.balancing.speed.estimates import prior_decode_s, prior_prefill_s
 
 # Speculative decoding gives up to eight tokens a step. An engine may send only every tenth event.
 TOKENS_AT_ONCE_MAX: Final = 16
@@ -99,7 +98,7 @@ class Lease(Reservation):
             if not self._unseen and self._shows_prefill:
                 self.backend.refresh(now_s)
                 self._prefill_s = seconds = now_s - self.began_s
-                slower = seconds / prefill_prior_s(self.ahead_work)
+                slower = seconds / prior_prefill_s(self.ahead_work)
                 self.backend.prefill_speed.recent.observe(slower, self.ask.client)
 
     def answering(self, now_s: float) -> None:
@@ -118,10 +117,7 @@ class Lease(Reservation):
         backend = self.backend
         self.first_token_s = now_s
         if self._claim is not None:
-            if self._may_be_done(now_s) >= self.queued_work:
-                self._claim.computed()
-            else:
-                self._claim.found()
+            self._claim.first_token(too_soon=self._may_be_done(now_s) < self.queued_work)
         if self.ask.engine:
             backend.cold_start.served(now_s)
             backend.answered_s = now_s
@@ -160,9 +156,7 @@ class Lease(Reservation):
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             hides = self._hides_tokens(now_s, completion_tokens)
             if self._prefill_s and sure and not hides:
-                self.backend.prefill_speed.observe(
-                    self.ahead_work, self._prefill_s, self.ask.client, now_s
-                )
+                self.backend.prefill_speed.observe(self.ahead_work, self._prefill_s)
             if self.ask.prompts == self.ask.choices == 1 and not self.held_up:
                 if not self.ask.generates:
                     pass  # all of it was prefill, which has been learnt
@@ -203,10 +197,10 @@ class Lease(Reservation):
             if ask.stream and ask.generates:
                 self._decoded(now_s, 0)
             return
-        prefill_s, decode_s = prefill_prior_s(self.ahead_work), 0.0
+        prefill_s, decode_s = prior_prefill_s(self.ahead_work), 0.0
         if self.silent:
             held = backend.active_decode_tokens
-            decode_s = (ask.max_tokens or ask.output_tokens) * decode_prior_s(held)
+            decode_s = (ask.max_tokens or ask.output_tokens) * prior_decode_s(held)
         slower = (now_s - self.began_s) / (prefill_s + decode_s)
         speed = backend.prefill_speed if prefill_s > decode_s else backend.decode_speed
         if speed.recent.is_news(slower):
@@ -243,16 +237,15 @@ class Lease(Reservation):
         others_s = (backend.prefilled_work - self._work_at_first) * prefill.work_s
         prefill_s = prefill.expect_s(self.ahead_work)
         decode_s = completion_tokens * decode.itl_s(held)
-        prefill_usual_s = prefill_prior_s(self.ahead_work)
-        decode_usual_s = completion_tokens * decode_prior_s(held)
+        prefill_usual_s = prior_prefill_s(self.ahead_work)
+        decode_usual_s = completion_tokens * prior_decode_s(held)
         slower = max(0.1 * seconds, seconds - others_s) / (prefill_usual_s + decode_usual_s)
         recent = prefill.recent if prefill_usual_s > decode_usual_s else decode.recent
         recent.observe(slower, ask.client)
         if recent.is_odd(slower):
             return
-        prefill.observe_whole(self.ahead_work, seconds, decode_s + others_s, ask.client, now_s)
-        rest_s = prefill_s + others_s
-        decode.observe_whole(completion_tokens, seconds, rest_s, held, ask.client, now_s)
+        prefill.observe_whole(self.ahead_work, seconds, decode_s + others_s)
+        decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Take the backend's counts: of the prompt, and of cached tokens if it reports them."""
@@ -262,7 +255,7 @@ class Lease(Reservation):
         if self._claim is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
         elif cached_tokens:
-            self.backend.cache.counted.told_unexpected(cached_tokens)
+            self.backend.cache.hits.told_beyond(cached_tokens)
 
     def _decoded(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a stream how fast the backend decodes."""
@@ -274,7 +267,7 @@ class Lease(Reservation):
         seen = self.generated_tokens
         steps = max(seen, min(completion_tokens, TOKENS_AT_ONCE_MAX * seen)) - 1
         others_s = work * backend.prefill_speed.work_s
-        backend.decode_speed.observe(steps, seconds, others_s, held, client, now_s)
+        backend.decode_speed.observe(steps, seconds, others_s, held, client)
 
     def fail(
         self,

@@ -7,7 +7,7 @@ from typing import Final
 import xxhash
 
 from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps
-from penstock.balancing.prompt_blocks import (
+from penstock.balancing.prefix_cache.blocks import (
     BLOCK_BYTES,
     BLOCKS_MAX,
     LOOKED_BYTES_MAX,

@@ -47,17 +47,14 @@ class _Mean:
     def tokens(self) -> float:
         return self._sum / self._weight
 
-    def observe(self, tokens: float) -> float | None:
-        """Returns how many times the mean before it is, None after few samples."""
+    def observe(self, tokens: float) -> None:
         usual = self.tokens if self.samples else PRIOR_TOKENS
         if self.samples < SAMPLES_MIN:
             usual = max(usual, PRIOR_TOKENS)
         tokens = min(tokens, SURPRISE_MAX * usual)
-        times = tokens / usual if self.samples >= SAMPLES_MIN else None
         self.samples += 1
         self._sum = self._sum * FADE + tokens
         self._weight = self._weight * FADE + 1.0
-        return times
 
 
 class _Usual:
@@ -102,15 +99,12 @@ class OutputLength:
 
     def observe(
         self, tenant: str, model: str | None, path: str, max_tokens: int | None, tokens: float
-    ) -> float | None:
-        """Learn from an answer that is whole.
-
-        Returns how many times the mean of its finer class it was, None if that is not known yet.
-        """
+    ) -> None:
+        """Learn from an answer that is whole."""
         if max_tokens is not None:
             tokens = min(tokens, float(max_tokens))
         finer, coarser = _classes(model, path, max_tokens)
-        times = self._mean_of(tenant, finer).observe(tokens)
+        self._mean_of(tenant, finer).observe(tokens)
         mean = self._mean_of(tenant, coarser)
         mean.observe(tokens)
         usual = self._models.pop(coarser[0], None) or _Usual()
@@ -119,7 +113,6 @@ class OutputLength:
         self._models[coarser[0]] = usual
         if mean.samples <= SAMPLES_MIN or not mean.samples % SAMPLES_MIN:
             usual.hear(tenant, mean.tokens)
-        return times
 
     def _mean_of(self, tenant: str, each: Class) -> _Mean:
         """The mean of a tenant's class. The class counts as used now."""

@@ -4,8 +4,8 @@ The policy of a pool compares places there. Between pools two things more count:
 request would wait for room, and those who would come to the pool while a long prompt is computed.
 """
 
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Sequence
+from math import exp, inf
 from typing import Final
 
 from penstock.balancing.admission.controller import Admission
@@ -15,14 +15,37 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet
-from penstock.balancing.gate import Gate
-from penstock.balancing.look import Look
-from penstock.balancing.mean_requests import MeanRequests
+from penstock.balancing.gate import Gate, Look
 from penstock.balancing.output_length import PRIOR_TOKENS
-from penstock.balancing.prefill_speed import work_of
+from penstock.balancing.speed.estimates import work_of
 
-# A prompt may be so many times as long as its estimate.
+# Upper bound on actual / estimated prompt length.
 ESTIMATE_OFF: Final = 1.15
+# Of the mean number of requests at a backend.
+MEAN_TAU_S: Final = 30.0
+
+
+class MeanRequests:
+    """How many requests a pool's backends have, in the mean of the last half minute.
+
+    The number at one moment is often none where few come that end soon, and a decision that lasts
+    for seconds needs to know how many will come. It is taken when requests come: those see what
+    there is in the mean.
+    """
+
+    __slots__ = ("_at_s", "_mean")
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+        self._at_s = 0.0
+
+    def look(self, backends: Sequence[Backend], now_s: float) -> float:
+        """The mean of one of these backends, with what it has now."""
+        there = sum([each.requests_in_flight for each in backends]) / len(backends)
+        new = 1.0 - exp(min(0.0, self._at_s - now_s) / MEAN_TAU_S)
+        self._mean += new * (there - self._mean)
+        self._at_s = now_s
+        return max(self._mean, there)
 
 
 class PoolCosts:

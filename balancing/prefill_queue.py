@@ -10,8 +10,8 @@ whose first tokens are not shown. Both are noticed when later requests are serve
 from math import inf
 from typing import Final
 
-from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S
-from penstock.balancing.queued_prompts import QueuedPrompts
+from penstock.balancing.ask import Ask
+from penstock.balancing.speed.estimates import PRIOR_WORK_PER_S, work_of
 
 # A request that was overtaken is set aside when it has waited this much longer than twice its work
 # and the work before it take. One of several engines behind an address may be slow with a long
@@ -31,6 +31,78 @@ STEP_WORK: Final = 8_192.0
 SLOWEST_WORK_S: Final = 4.0 / PRIOR_WORK_PER_S
 # If more prompts are queued, the work before each is not corrected one by one.
 CORRECTED_MAX: Final = 128
+
+
+class QueuedPrompts:
+    """What a backend still has to prefill for one request: all that its queue knows of a lease.
+
+    In tokens and as work. Not an abstract class: with one, mypyc would check each attribute of a
+    lease at each read.
+    """
+
+    __slots__ = (
+        "ahead_work",
+        "aside_s",
+        "ask",
+        "cached_tokens",
+        "overtaken",
+        "prefilled_by_s",
+        "queued_tokens",
+        "queued_work",
+    )
+
+    def __init__(self, ask: Ask, cached_tokens: int) -> None:
+        """`cached_tokens`: prompt tokens that the backend's cache should hold."""
+        self.ask = ask
+        self.cached_tokens = cached_tokens
+        self.overtaken = False  # a later request has its first token
+        self.aside_s = inf  # when it is set aside if it was overtaken
+        self.prefilled_by_s = inf  # when it should be, if the engine keeps nothing waiting
+        self.ahead_work = 0.0  # the work before it when it began, with its own
+        self.queued_tokens = self.queued_work = 0  # without an engine there is no prefill
+        if ask.engine:
+            self.queued_tokens = ask.prompt_tokens - cached_tokens
+            if ask.likely < 1.0:
+                self.queued_tokens = max(1, int(self.queued_tokens * ask.likely))
+            context = ask.prompt_tokens / ask.prompts
+            self.queued_work = max(1, round(work_of(self.queued_tokens, context, ask.prompts)))
+
+    @property
+    def whole_work(self) -> float:
+        """The prefill work of the whole prompts, as if nothing were cached or refused."""
+        ask = self.ask
+        return work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it generates but shows no first token before the whole answer."""
+        return self.ask.generates and not self.ask.stream
+
+    def assume_prefilled(self, now_s: float) -> None:
+        """End the prefill by the clock: a plain JSON answer shows no first token."""
+        raise NotImplementedError
+
+    def leave_queue(self, now_s: float) -> None:
+        """By its engine's report it does not wait, and its time for a prefill is over."""
+        raise NotImplementedError
+
+    def set_aside(self, now_s: float) -> None:
+        """Later requests were served first, so this one is not in the engine's queue."""
+        raise NotImplementedError
+
+
+class Occupancy:
+    """Is told when a request gives up room at one backend (`admission.pool_queue` counts them)."""
+
+    __slots__ = ()
+
+    def prefilled(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """All prompts of a lease have left the backend's prefill queue."""
+        raise NotImplementedError
+
+    def ended(self, prompts: QueuedPrompts, now_s: float) -> None:
+        """A lease has ended."""
+        raise NotImplementedError
 
 
 class PrefillQueue:

@@ -25,7 +25,7 @@ from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
 from penstock.balancing.places import Places, PlacesFound, names_of
-from penstock.balancing.prompt_blocks import large_text_blocks, text_blocks
+from penstock.balancing.prefix_cache.blocks import large_text_blocks, text_blocks
 from penstock.balancing.prompts import (
     OF_MESSAGES,
     Prompt,

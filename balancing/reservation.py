@@ -9,9 +9,9 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.cache_claim import CacheClaim
 from penstock.balancing.load import Load
-from penstock.balancing.queued_prompts import QueuedPrompts
+from penstock.balancing.prefill_queue import QueuedPrompts
+from penstock.balancing.prefix_cache.cache import CacheClaim
 
 # No engine prefills this many times faster than was measured or assumed. Work that seems to be
 # done faster was in its cache, or is no text for it.

@@ -27,7 +27,7 @@ import xxhash
 
 from penstock.balancing import native
 from penstock.balancing.fair_table import FairTable
-from penstock.balancing.least_squares import LeastSquares
+from penstock.balancing.speed.least_squares import LeastSquares
 
 Measure = tuple[float, float]
 # Not Final: mypyc 2.4 takes a Final tuple of floats for unset in other modules.

@@ -103,7 +103,7 @@ class DeepProbe:
         None if no other backend serves that kind: what fails everywhere accuses no backend.
         """
         backend = self._backend
-        path = backend.accusers.path
+        path = backend.failed_path
         task = task_of(path)
         if backend.failures_in_row < PROBES_ROW or task is None or task is self.task:
             return None

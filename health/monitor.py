@@ -12,9 +12,9 @@ from random import Random
 from time import monotonic
 from typing import Final
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import AdminState, Backend
 from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.outliers.penalties import Cause
 from penstock.conf.health import HealthSettings
 from penstock.health.client import Client, Connections
 from penstock.health.machine import ToReturn

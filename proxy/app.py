@@ -15,8 +15,8 @@ from typing import Final
 
 from aiohttp import web
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend
+from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.token_counter import TokenCounter
 from penstock.conf.load import Loaded
 from penstock.health.monitor import Monitor

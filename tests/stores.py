@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from penstock.balancing.backend import Backend
 from penstock.balancing.slo.sample import Outcome, Sample
 from penstock.balancing.slo.slo import Slo
-from penstock.balancing.slowness import Pace
+from penstock.balancing.speed.compare import Pace
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.window import WINDOW_S

@@ -26,9 +26,8 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import Fleet, Pool
-from penstock.balancing.gate import Gate, NoBackend
+from penstock.balancing.gate import Gate, Look, NoBackend
 from penstock.balancing.lease import Lease
-from penstock.balancing.look import Look
 
 TICK_S: Final = 0.05
 # The most requests that one wake sends where nobody need wait any more.

@@ -17,7 +17,7 @@ from penstock.balancing.admission.queued_request import (
 from penstock.balancing.admission.ttft import SHARE
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.look import Look
+from penstock.balancing.gate import Look
 
 
 class Fate(StrEnum):

@@ -18,7 +18,7 @@ from penstock.balancing.admission.queued_request import Charge, QueuedRequest, W
 from penstock.balancing.admission.tenant_queue import TenantQueue
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.prefill_speed import work_of
+from penstock.balancing.speed.estimates import work_of
 
 # The engine works for long on a prompt, or a list of prompts, that takes more than this.
 LONG_S: Final = 0.5

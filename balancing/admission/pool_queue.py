@@ -21,10 +21,9 @@ from penstock.balancing.admission.ttft import LATE, Ttft, learn
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.fleet import Pool
+from penstock.balancing.gate import Look
 from penstock.balancing.lease import Lease
-from penstock.balancing.look import Look
-from penstock.balancing.occupancy import Occupancy
-from penstock.balancing.queued_prompts import QueuedPrompts
+from penstock.balancing.prefill_queue import Occupancy, QueuedPrompts
 
 # How often the streams are looked at while requests wait.
 SAMPLE_S: Final = 0.1

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.balancing.admission.capacity import Capacity
 from penstock.balancing.admission.queued_request import QueuedRequest, WaitReason
 from penstock.balancing.backend import Backend
-from penstock.balancing.look import Look
+from penstock.balancing.gate import Look
 
 # A backend with room may cost a tenth more than the best one. That share grows with the wait, by a
 # half until the deadline or until 30 s, whichever is first. Places that cost more are worse than

@@ -9,7 +9,6 @@ t a decode step of a stream alone and k what each held token adds to a step, a p
     + g x M x w               the wait of the requests there: each of them stands still for w
     + STEP x o x t            its own decoding, however idle the place
     + o x k x K               its own decoding, slower by the tokens held there
-    + BESIDE x o x k x M x p  the decoding of the requests there, slower by this prompt
 
 LATER keeps long prompts off long queues. g says how far streams that stand still count. It is twice
 the share of requests that wait for their prefill, and at most 1. In a fleet bound by decoding it
@@ -19,24 +18,30 @@ difference would fill the fast backends, and the streams there would suffer. Non
 a time: a fleet that is twice as slow is balanced alike. bench/RESULTS.md has each term, and what is
 lost without it.
 
-All times are at the fleet's mean speeds times a backend's slowness (`slowness`), in prefill (W, w)
-and in decoding (t, k). When several places cost the same, as idle ones do, the one that was given
-the fewest tokens recently, relative to its weight, is taken.
+Requests that came past us are thought to hold as many tokens as this prompt has.
+
+All times are at the fleet's mean speeds times a backend's slowness (`speed.compare`), in prefill
+(W, w) and in decoding (t, k). When several places cost the same, as idle ones do, one of them is
+drawn by weight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import ceil
 from random import Random
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.decode_speed import PRIOR_HELD_TOKEN_S, PRIOR_STEP_S
 from penstock.balancing.output_length import NAME_MAX
-from penstock.balancing.policies.cost import Cost, Weights, part_of
 from penstock.balancing.policies.policy import Explanation, Part, Policy
-from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
 from penstock.balancing.session_homes import SessionHomes
-from penstock.balancing.slowness import ORDINARY_S, Speeds, compare
+from penstock.balancing.speed.compare import ORDINARY_S, Speeds, compare
+from penstock.balancing.speed.estimates import (
+    PRIOR_HELD_TOKEN_S,
+    PRIOR_STEP_S,
+    PRIOR_WORK_PER_S,
+    work_of,
+)
 
 # About the last hundred requests count. Before there are any, a prefill takes 50 ms.
 FADE: Final = 0.99
@@ -55,6 +60,59 @@ STRICT_S_MAX: Final = 10.0
 SHUNS_S_MAX: Final = 10.0
 
 
+class Weights(NamedTuple):
+    """How much each term counts. Fitted on the first windows of published traces."""
+
+    wait: float = 1.0
+    prefill: float = 1.0
+    later: float = 0.4
+    others: float = 2.0
+    step: float = 0.2
+    held: float = 1.0
+
+
+class Cost:
+    """What one backend would cost, in seconds, by its terms.
+
+    No dataclass: compiled, that would take half of the time of a choice.
+    """
+
+    __slots__ = ("held_s", "later_s", "others_s", "prefill_s", "step_s", "wait_s")
+
+    def __init__(
+        self,
+        wait_s: float,
+        prefill_s: float,
+        later_s: float,
+        others_s: float,
+        step_s: float,
+        held_s: float,
+    ) -> None:
+        self.wait_s = wait_s
+        self.prefill_s = prefill_s
+        self.later_s = later_s
+        self.others_s = others_s
+        self.step_s = step_s
+        self.held_s = held_s
+
+    @property
+    def seconds(self) -> float:
+        own = self.wait_s + self.prefill_s + self.step_s + self.held_s
+        return own + self.later_s + self.others_s
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        """Every term by its name, in the order of `Weights`."""
+        return {
+            "wait_s": self.wait_s,
+            "prefill_s": self.prefill_s,
+            "later_s": self.later_s,
+            "others_s": self.others_s,
+            "step_s": self.step_s,
+            "held_s": self.held_s,
+        }
+
+
 WEIGHTS: Final = Weights()
 UNKNOWN: Final = Speeds(1.0 / PRIOR_WORK_PER_S, PRIOR_STEP_S, PRIOR_HELD_TOKEN_S, {}, frozenset())
 
@@ -62,9 +120,9 @@ UNKNOWN: Final = Speeds(1.0 / PRIOR_WORK_PER_S, PRIOR_STEP_S, PRIOR_HELD_TOKEN_S
 class TokenCost:
     """Takes the place of least cost.
 
-    It knows three things of about the last hundred requests: the mean time of their prefill, the
-    share of requests in flight that waited for their prefill, and the tokens that each backend was
-    given. It also knows how fast each backend is beside the others, and where sessions were last.
+    It knows two things of about the last hundred requests: the mean time of their prefill, and the
+    share of requests in flight that waited for their prefill. It also knows how fast each backend
+    is beside the others, and where sessions were last.
     """
 
     needs_sessions: ClassVar[bool] = True
@@ -80,7 +138,6 @@ class TokenCost:
         self._costs: Sequence[Cost] = ()  # of the last choice
         self._speeds = UNKNOWN
         self._trying = False  # the last one went where little is known: compare again soon
-        self._given: dict[Backend, float] = {}
         self._seen: dict[Backend, int] = {}  # at which choice
         self._count = 1.0
         self._prefills_s = ORDINARY_S
@@ -107,13 +164,13 @@ class TokenCost:
                 self._look(now_s)
         costs = self._costs = self.places(fit, ask, now_s)
         best = self._best(fit, costs, ask, now_s)
-        return best[0] if len(best) == 1 else rng.choice(best)
+        if len(best) == 1:
+            return best[0]
+        return rng.choices(best, [each.weight for each in best])[0]
 
     def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
         if ask.engine and ask.likely == 1.0:
             self._learn(fit, self._costs)
-        tokens = ask.prompt_tokens * ask.likely + ask.output_tokens * ask.choices
-        self._given[chosen] = self.given_tokens(chosen) + tokens
         self._choices += 1
         self._trying = chosen in self._speeds.unknown
 
@@ -136,7 +193,7 @@ class TokenCost:
         parts = [
             Part(cost.seconds, cost.terms)
             if backend in best
-            else part_of(backend, cost, best[0], bar_s, ask, now_s)
+            else _part_of(backend, cost, best[0], bar_s, ask, now_s)
             for backend, cost in zip(fit, costs, strict=True)
         ]
         return Explanation(best, parts)
@@ -145,7 +202,6 @@ class TokenCost:
         assert isinstance(new, TokenCost)
         self._strict = new._strict
         stay = set(backends)
-        self._given = {each: tokens for each, tokens in self._given.items() if each in stay}
         self._seen = {each: at for each, at in self._seen.items() if each in stay}
         if not self._seen:  # all backends are new: there is nothing to compare
             self._trying, self._speeds = False, UNKNOWN
@@ -157,8 +213,7 @@ class TokenCost:
     def _best(
         self, fit: Sequence[Backend], costs: Sequence[Cost], ask: Ask, now_s: float
     ) -> list[Backend]:
-        """The session's home, if its cost is within the bar. Otherwise the cheapest backends, and
-        among equals those that were given the fewest tokens.
+        """The session's home, if its cost is within the bar. Otherwise the cheapest backends.
 
         A backend with a penalty is taken only if all have one, or the others cost far more. It is
         empty because it fails. Where the others have much to do, an empty backend with its penalty
@@ -177,19 +232,10 @@ class TokenCost:
                 may = self._strict or not backend.penalty.read(now_s, client)
                 if backend.name == ask.home and may and self._bar_s(seconds[place]) <= lowest_s:
                     return [backend]
-        best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
-        if len(best) == 1:
-            return best
-        given = [self.given_tokens(backend) / backend.weight for backend in best]
-        least = min(given)
-        return [backend for backend, tokens in zip(best, given, strict=True) if tokens == least]
-
-    def given_tokens(self, backend: Backend) -> float:
-        """The tokens, of prompts and answers, that it was given with the last hundred requests."""
-        return self._given.get(backend, 0.0)
+        return [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
 
     def _compare(self, fit: Sequence[Backend], now_s: float) -> None:
-        """Compare the backends' speeds, and let older requests count less in what each was given.
+        """Compare the backends' speeds.
 
         All backends that were fit recently are compared, not only those of this request. Two
         subsets have different mean speeds.
@@ -198,8 +244,6 @@ class TokenCost:
             self._seen[backend] = self._choices
         oldest = self._choices - FORGET
         self._seen = {each: at for each, at in self._seen.items() if at >= oldest}
-        faded = FADE**COMPARE
-        self._given = {each: self.given_tokens(each) * faded for each in self._seen}
         self._look(now_s)
 
     def _look(self, now_s: float) -> None:
@@ -222,7 +266,7 @@ class TokenCost:
 
     def places(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[Cost]:
         """What a place at each backend costs, in the same order."""
-        wait, prefill, later, others, step, held, beside = self._weights
+        wait, prefill, later, others, step, held = self._weights
         mean_s, step_s, token_s, apart, _ = self._speeds
         mean = (mean_s, 1.0)
         others = min(1.0, others * self._waiting / self._count)
@@ -241,7 +285,9 @@ class TokenCost:
             wait_s = backend.wait_work(now_s) * speed_s / weight + penalty_s
             uncached = prompt - backend.cache.cached_tokens(ask)
             prefill_s = work_of(uncached, context, prompts) * likely * speed_s
-            there = (backend.requests_in_flight + backend.hidden_requests(now_s)) / weight
+            hidden = backend.hidden_requests(now_s)
+            there = (backend.requests_in_flight + hidden) / weight
+            held_tokens = (backend.active_decode_tokens + hidden * prompt) / weight
             decode = output * pace
             costs.append(
                 Cost(
@@ -250,8 +296,7 @@ class TokenCost:
                     later * wait_s * prefill_s,
                     others * there * prefill_s,
                     step * decode * step_s,
-                    held * decode * token_s * backend.active_decode_tokens / weight,
-                    beside * decode * token_s * there * prompt * likely,
+                    held * decode * token_s * held_tokens,
                 )
             )
         return costs
@@ -260,3 +305,49 @@ class TokenCost:
 def _session_of(ask: Ask) -> str:
     """The key of a session at one model. Another model's cache holds nothing of it."""
     return f"{(ask.model or '')[:NAME_MAX]} {ask.session}"
+
+
+def _part_of(
+    backend: Backend, cost: Cost, best: Backend, bar_s: float, ask: Ask, now_s: float
+) -> Part:
+    """What to say of a backend that is not chosen: it would have to cost less than `bar_s`.
+
+    `best` is chosen. Each way to win is the least change of one thing, where nothing else changes.
+    The wait and the prefill enter the cost linearly, each with its share of the product of both.
+    """
+    gap_s = cost.seconds - bar_s
+    penalty_s = backend.penalty.read(now_s, ask.client)
+    share = penalty_s / cost.wait_s if penalty_s else 0.0
+    waits_s = (1.0 - share) * (cost.wait_s + cost.later_s)
+    gap_s -= share * (cost.wait_s + cost.later_s)
+    before = f"the end of its penalty for failures, in {penalty_s:.1f} s" if penalty_s else ""
+    if before and gap_s <= 0.0:
+        return _winning(cost, before)
+    if gap_s <= 0.0:
+        return _winning(cost, f"a draw: it costs the same as {best.name}")
+    ways = []
+    if waits_s >= gap_s:
+        ahead = backend.waiting_tokens(now_s)
+        ways.append(f"{ceil(ahead * gap_s / waits_s):,} fewer tokens to prefill before it")
+    prefills_s = cost.prefill_s + cost.later_s + cost.others_s
+    if prefills_s >= gap_s:
+        uncached = ask.prompt_tokens - backend.cache.cached_tokens(ask)
+        ways.append(
+            f"{ceil(uncached * gap_s / prefills_s):,} more tokens of the prompt in its cache"
+        )
+    if cost.held_s >= gap_s:
+        less = ceil(backend.active_decode_tokens * gap_s / cost.held_s)
+        ways.append(f"{less:,} fewer tokens held by open streams")
+    load_s = waits_s + cost.others_s + cost.held_s
+    if not ways and load_s * (1.0 + 1e-9) >= gap_s:  # as idle as the best, but for rounding
+        ways.append(f"{gap_s / load_s:.0%} less load of every kind")
+    if ways:
+        return _winning(cost, " or ".join(f"{before} and {way}" if before else way for way in ways))
+    why_not = "it would be slower even when idle"
+    if best.name == ask.home:
+        why_not = f"the session stays at {best.name} unless the cost rises there"
+    return Part(cost.seconds, cost.terms, why_not=why_not)
+
+
+def _winning(cost: Cost, to_win: str) -> Part:
+    return Part(cost.seconds, cost.terms, to_win)

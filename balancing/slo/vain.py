@@ -9,9 +9,7 @@ whole pool begins no answer, and after a time in which a sound engine begins thi
 from typing import Final
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.decode_speed import prior_s as decode_prior_s
-from penstock.balancing.prefill_speed import prior_s as prefill_prior_s
-from penstock.balancing.prefill_speed import work_of
+from penstock.balancing.speed.estimates import prior_decode_s, prior_prefill_s, work_of
 
 # After this time at the earliest, if no target for first tokens is shorter.
 VAIN_S: Final = 2.0
@@ -24,9 +22,9 @@ def begins_within_s(ask: Ask) -> float:
 
     Measured speeds would not do: an engine that hangs is measured as slow.
     """
-    seconds = prefill_prior_s(
+    seconds = prior_prefill_s(
         work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
     )
     if ask.generates and not ask.stream:  # a plain answer begins when it is computed
-        seconds += (ask.max_tokens or ask.output_tokens) * decode_prior_s(0.0)
+        seconds += (ask.max_tokens or ask.output_tokens) * prior_decode_s(0.0)
     return SLOWER * seconds

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.balancing.admission.queued_request import WaitReason
-from penstock.balancing.slowness import ALIKE, Pace
+from penstock.balancing.speed.compare import ALIKE, Pace
 from penstock.balancing.verdict.cause import Missed
 
 
@@ -27,7 +27,7 @@ class BackendFacts:
     wanted: int = 0  # requests in the queue that would go there
     requests_total: int = 0  # that have ended: all that an engine works on, and what failed
     failures_total: int = 0
-    # Of other clients than the one with most of them (`client_tally`), and who that is.
+    # Of other clients than the one with most of them (`client_counter`), and who that is.
     failures_apart_total: int = 0
     requests_apart_total: int = 0
     failed_most: str = ""

@@ -7,7 +7,7 @@ from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import STALE_S
 from penstock.balancing.lease import Lease
-from penstock.balancing.slowness import Pace
+from penstock.balancing.speed.compare import Pace
 from penstock.balancing.verdict.facts import BackendFacts
 
 # A prompt may take so many times what its work should take before it counts as late.
@@ -40,7 +40,7 @@ def backend_facts(
         step_s=decode.itl_s(backend.active_decode_tokens) if decode.weight > 0.0 else 0.0,
         pace=pace,
         wanted=capacity.wanted if capacity is not None else 0,
-        requests_total=backend.ended_for.total,
+        requests_total=backend.ended_for.count,
         failures_total=backend.failures_total,
         failures_apart_total=backend.failed_for.others,
         requests_apart_total=backend.ended_for.others,

@@ -21,10 +21,9 @@ class Adversity:
     at the rest. `outage`: of the last two backends one joins when a sixth of the trace is over; the
     other dies after a third, with all that it was doing, and is back after two. `out`: so many of
     the backends, the first ones, die when half of the trace is over and are back OUT_S later.
-    `brief`: so many of the engines, the last ones, end every answer after one token. `plain`: this
-    share of the answers come whole, so that no first token is seen. `untold`: answers do not tell
-    how much of their prompt was cached, and only the engines' metrics do, as without vLLM's
-    `--enable-prompt-tokens-details`.
+    `plain`: this share of the answers come whole, so that no first token is seen. `untold`: answers
+    do not tell how much of their prompt was cached, and only the engines' metrics do, as without
+    vLLM's `--enable-prompt-tokens-details`.
     """
 
     slow: int = 0
@@ -33,7 +32,6 @@ class Adversity:
     rates_wrong: float = 0.0
     outage: bool = False
     out: int = 0
-    brief: int = 0
     plain: float = 0.0
     untold: bool = False
 
@@ -52,8 +50,6 @@ class Adversity:
             told.append("one joins, one dies and comes back")
         if self.out:
             told.append(f"{self.out} out for {OUT_S:g} s")
-        if self.brief:
-            told.append(f"{self.brief} with answers of one token")
         if self.plain:
             told.append(f"{self.plain:.0%} not streamed")
         if self.untold:

@@ -12,8 +12,7 @@ from typing import Final
 import orjson
 
 from penstock.balancing.policies import POLICIES
-from penstock.balancing.policies.cost import Weights
-from penstock.balancing.policies.token_cost import TokenCost
+from penstock.balancing.policies.token_cost import TokenCost, Weights
 from penstock.bench.baselines import BASELINES
 from penstock.bench.report import BenchError
 from penstock.bench.routing.adversity import CALM, Adversity

@@ -84,7 +84,6 @@ def _cells(options: Namespace) -> Iterator[Cell]:
                 options.rates_wrong,
                 options.outage,
                 options.out,
-                options.brief,
                 options.plain,
                 options.untold,
             ),
@@ -165,7 +164,6 @@ def arguments(parser: ArgumentParser) -> None:
     add("--rates-wrong", type=share, default=0.0, metavar="X", help="error of learnt speeds")
     add("--outage", action="store_true", help="one backend joins, one dies and comes back")
     add("--out", type=_whole, default=0, metavar="N", help="backends that die at once (default 0)")
-    add("--brief", type=_whole, default=0, metavar="N", help="engines whose answers have one token")
     add("--plain", type=share, default=0.0, metavar="X", help="share of answers not streamed")
     add("--untold", action="store_true", help="answers do not tell cached tokens; metrics do")
     add("--admission", action="store_true", help="requests wait before busy engines")

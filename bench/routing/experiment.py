@@ -194,8 +194,6 @@ class Experiment:
         assert isinstance(lease, Lease)
         now_s = self._now_s
         index = int(lease.backend.name)
-        if index >= len(self._engines) - self._adversity.brief:
-            arrival = arrival._replace(output_tokens=1)
         request = Request(
             arrival,
             lease,

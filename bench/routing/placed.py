@@ -31,7 +31,6 @@ class Request:
     """One request on its way: told of its tokens by the engine."""
 
     __slots__ = (
-        "_gate",
         "_index",
         "_lengths",
         "_outcome",
@@ -60,7 +59,6 @@ class Request:
         self._untold = untold
         self.arrival = arrival
         self.lease = lease
-        self._gate = router.gate
         self._lengths = router.lengths
         self._index = int(lease.backend.name)
         self._view = view
@@ -94,11 +92,7 @@ class Request:
             cached_tokens = None if self._untold else self.sequence.cached_tokens
             lease.settle(self.arrival.prompt_tokens, cached_tokens)
             lease.complete(now_s, self.sequence.generated)
-            times = self._lengths.observe(
-                self.arrival.tenant, None, PATH, None, self.sequence.generated
-            )
-            if times is not None:
-                self._gate.answered(lease, times, now_s)
+            self._lengths.observe(self.arrival.tenant, None, PATH, None, self.sequence.generated)
             self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
 
     def broken(self, now_s: float) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
-from penstock.balancing.slowness import Pace
+from penstock.balancing.speed.compare import Pace
 from penstock.health.machine import ToReturn
 from penstock.health.probes import LastProbe
 from penstock.proxy.telemetry.lately import Lately

@@ -17,7 +17,7 @@ from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.fleet import Pool
 from penstock.balancing.slo.state import State as SloState
 from penstock.balancing.slo.words import because
-from penstock.balancing.slowness import ALIKE, Pace, slower
+from penstock.balancing.speed.compare import ALIKE, Pace, slower
 from penstock.balancing.verdict.cause import Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.survey import backend_facts, given_of, of_queue, served_of

@@ -9,7 +9,7 @@ import asyncio
 from io import BytesIO
 from typing import Final, cast
 
-from penstock.balancing.poison import Mark, Marking
+from penstock.balancing.outliers.crashing_requests import Mark, Marking
 from penstock.proxy.wire import native
 from penstock.proxy.wire.dechunk import Dechunker
 

@@ -1,6 +1,5 @@
 """Teaches the estimators from the token counts that an answer reports."""
 
-import logging
 from typing import Final
 
 from penstock.balancing.ask import Ask
@@ -13,8 +12,6 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.dialects.dialect import Usage
-
-logger = logging.getLogger(__name__)
 
 # More tokens than penstock saw itself are believed up to this many, for the prompt and for each
 # choice.
@@ -90,16 +87,14 @@ def learn(plane: DataPlane, request: Request, lease: Lease, relay: Relay, now_s:
             tokens = usage.prompt_tokens + usage.completion_tokens
             plane.gate.owners.count(request.stores, ask.tenant, tokens)
         if relay.served and usage is told:
-            calibrate(plane, ask, lease, usage, now_s, whole=request.answer.finished)
+            calibrate(plane, ask, lease, usage, whole=request.answer.finished)
     elif ask.stream:  # an event may hold several tokens
         lease.tokens(max(0, relay.made_tokens - lease.generated_tokens))
     if ask.prompt_tokens >= LARGE_TOKENS and lease.first_token_s is not None:
         plane.gate.computed(lease)
 
 
-def calibrate(
-    plane: DataPlane, ask: Ask, lease: Lease, usage: Usage, now_s: float, *, whole: bool
-) -> None:
+def calibrate(plane: DataPlane, ask: Ask, lease: Lease, usage: Usage, *, whole: bool) -> None:
     """Compare the estimates with the backend's own counts and calibrate them.
 
     Nothing is learnt when the text seen here does not explain the length of the prompt.
@@ -110,9 +105,7 @@ def calibrate(
     lease.settle(prompt_tokens, usage.cached_tokens)
     if ask.generates and usage.completion_tokens and whole:
         tokens = usage.completion_tokens / (ask.prompts * ask.choices)
-        times = plane.outputs.observe(ask.client, ask.model, ask.path, ask.max_tokens, tokens)
-        if times is not None and plane.gate.answered(lease, times, now_s):
-            logger.warning("answers end earlier than elsewhere name=%s", lease.backend.name)
+        plane.outputs.observe(ask.client, ask.model, ask.path, ask.max_tokens, tokens)
     if not prompt_tokens or ask.measured == NOTHING:
         return
     plane.metrics.estimate_ratio.observe(ask.prompt_tokens / prompt_tokens)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
+from penstock.balancing.outliers.penalties import Cause
 from penstock.proxy.dialects.dialect import NO_USAGE
 from penstock.proxy.errors.backend import AnswerBare, BackendError, BackendRefusing, OutOfTime
 from penstock.proxy.errors.stream import StreamOutOfTime

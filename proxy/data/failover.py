@@ -3,12 +3,12 @@
 import logging
 from typing import Final
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend, State
-from penstock.balancing.charges import BUSY_S
-from penstock.balancing.deaths import Suspect, died_of_it, is_leaving
 from penstock.balancing.fields import searches_beams
 from penstock.balancing.lease import Lease
+from penstock.balancing.outliers.crashing_requests import Suspect, died_of_it, is_leaving
+from penstock.balancing.outliers.failures import BUSY_S
+from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.routes.rule import Target
 from penstock.health.stall import hangs
 from penstock.proxy.data.complaint import complain

@@ -8,7 +8,7 @@ is being answered the connection is still read, because only so a client that le
 import asyncio
 from typing import Final, cast
 
-from penstock.balancing.poison import Mark
+from penstock.balancing.outliers.crashing_requests import Mark
 from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, take, take_head
 from penstock.proxy.data.account import left
 from penstock.proxy.data.body import LANDED_BYTES_MIN, Body

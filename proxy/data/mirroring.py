@@ -17,9 +17,8 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
-from penstock.balancing.gate import NoBackend
+from penstock.balancing.gate import Look, NoBackend
 from penstock.balancing.lease import Lease
-from penstock.balancing.look import Look
 from penstock.balancing.places import Places, span_of
 from penstock.balancing.routes.split import place_of, seed_of
 from penstock.conf.settings import TimeoutSettings

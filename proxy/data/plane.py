@@ -8,18 +8,17 @@ from collections.abc import Callable
 from random import Random
 from time import monotonic, time
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.adapters import AdapterLoads
 from penstock.balancing.admission.controller import Admission
 from penstock.balancing.admission.degradation import Degradation, highest_pressure
 from penstock.balancing.backend import Backend
-from penstock.balancing.deaths import Deaths
 from penstock.balancing.gate import Gate
 from penstock.balancing.gpu_floor import GpuFloor
 from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.lease import Lease
+from penstock.balancing.outliers.crashing_requests import Deaths, Poison
+from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.output_length import OutputLength
-from penstock.balancing.poison import Poison
 from penstock.balancing.pool_costs import PoolCosts
 from penstock.balancing.reader import Reader
 from penstock.balancing.response_owners import ResponseOwners

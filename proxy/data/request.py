@@ -6,8 +6,8 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.budgets.budget import Charge
+from penstock.balancing.outliers.crashing_requests import Mark, mark_of
 from penstock.balancing.places import span_of
-from penstock.balancing.poison import Mark, mark_of
 from penstock.balancing.reader import FORMS
 from penstock.balancing.routes.way import Way
 from penstock.conf.settings import TimeoutSettings

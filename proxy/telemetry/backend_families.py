@@ -8,7 +8,7 @@ from prometheus_client import Metric
 
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.slowness import slower
+from penstock.balancing.speed.compare import slower
 from penstock.proxy.telemetry.family_parts import Row, parts
 
 _LOADS: Final[Mapping[str, Callable[[Backend], float]]] = {

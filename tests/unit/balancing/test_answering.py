@@ -5,7 +5,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
-from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
+from penstock.balancing.speed.estimates import PRIOR_WORK_PER_S, work_of
 from tests.unit.balancing.admission.door import full
 
 WHOLE_S = work_of(10_000, 10_000) / PRIOR_WORK_PER_S

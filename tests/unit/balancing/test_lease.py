@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
-from penstock.balancing.prefill_speed import PRIOR_WORK_PER_S, work_of
-from penstock.balancing.slowness import compare
+from penstock.balancing.outliers.penalties import Cause
+from penstock.balancing.speed.compare import compare
+from penstock.balancing.speed.estimates import PRIOR_WORK_PER_S, work_of
 
 # What 10,000 tokens take before anything is known.
 WHOLE_S = work_of(10_000, 10_000) / PRIOR_WORK_PER_S
@@ -305,8 +305,8 @@ def test_what_a_client_may_aim_teaches_no_speed(stream: bool) -> None:
         else:
             lease.end(9.0)
         Lease(aimed, Ask("/", **fields), 0.0, aimed=True).end(9.0)
-    assert not aimed.prefill_speed.recent.clients
-    assert not aimed.decode_speed.recent.clients
+    assert not aimed.prefill_speed.recent.count
+    assert not aimed.decode_speed.recent.count
     assert aimed not in compare(fleet, 0.1, 5.0).apart
 
 
@@ -343,7 +343,7 @@ def test_who_asks_for_what_no_engine_works_on_is_no_other_client() -> None:
     backend = Backend("a", "http://127.0.0.1:1")
     for client, engine in (("a", True), ("b", False), ("b", False)):
         lease_on(backend, client=client, engine=engine).end(1.0)
-    assert (backend.ended_for.total, backend.ended_for.others) == (1, 0)
+    assert (backend.ended_for.count, backend.ended_for.others) == (1, 0)
 
 
 def test_failures_that_no_request_can_have_caused_are_nobody_s_alone() -> None:

@@ -5,7 +5,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
-from penstock.balancing.mean_requests import TAU_S, MeanRequests
+from penstock.balancing.pool_costs import MEAN_TAU_S, MeanRequests
 
 
 def test_a_moment_without_requests_does_not_count_as_none() -> None:
@@ -16,7 +16,7 @@ def test_a_moment_without_requests_does_not_count_as_none() -> None:
     for lease in leases:
         lease.end(1_000.0)
     assert mean.look(backends, 1_003.0) == pytest.approx(1.81, abs=0.01)
-    assert mean.look(backends, 1_003.0 + 10 * TAU_S) < 0.01
+    assert mean.look(backends, 1_003.0 + 10 * MEAN_TAU_S) < 0.01
 
 
 def test_what_is_there_now_counts_at_once() -> None:

@@ -203,4 +203,4 @@ def test_it_teaches_speed_where_nobody_else_could_serve_the_model(
         lease.tokens(10 if stream else 0)
         lease.complete(now_s + 1.0, 10)
     speeds = fleet[0].prefill_speed if stream else fleet[0].decode_speed
-    assert bool(speeds.recent.clients) == learns
+    assert bool(speeds.recent.count) == learns

@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, State
 from penstock.balancing.lease import Lease
+from penstock.balancing.outliers.penalties import Cause
 from penstock.conf.health import HealthSettings
 from penstock.health.machine import PROBATION_FALL, REQUESTS_FALL
 from penstock.health.probes import Outcome

@@ -5,8 +5,8 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import State
+from penstock.balancing.outliers.penalties import Cause
 from penstock.health.machine import REQUESTS_FALL
 from penstock.health.probes import Outcome
 from tests.unit.health.watched import FAILING, REFUSED, Scene

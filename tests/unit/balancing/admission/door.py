@@ -17,7 +17,7 @@ from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.policies.policy import Explanation, Policy, all_cheapest, cheapest
-from penstock.balancing.prefill_speed import prior_s
+from penstock.balancing.speed.estimates import prior_prefill_s
 
 # An engine with such a prompt in its queue has no room for another one.
 FILLS = 3_000
@@ -75,7 +75,7 @@ class Priced:
 def ready(name: str, kv_tokens: int | None = None) -> Backend:
     backend = Backend(name, "http://127.0.0.1:1", "p")
     backend.state = State.READY
-    backend.prefill_speed.observe(FILLS, prior_s(FILLS))  # it is measured, and as was assumed
+    backend.prefill_speed.observe(FILLS, prior_prefill_s(FILLS))
     # Without a report an engine is taken for free. This one tells nothing else, and is never old.
     told = EngineReport(1e9, waiting=1_000_000) if kv_tokens is None else None
     backend.take(told or EngineReport(0.0, kv_tokens=kv_tokens))

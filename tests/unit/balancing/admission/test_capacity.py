@@ -6,8 +6,8 @@ import pytest
 
 from penstock.balancing.admission.capacity import WINDOW_S, WINDOW_WORK_MIN
 from penstock.balancing.admission.queued_request import QueuedRequest, WaitReason
-from penstock.balancing.charges import leave_alone
 from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.outliers.failures import leave_alone
 from tests.unit.balancing.admission.door import FILLS, Door, full
 
 

@@ -11,9 +11,9 @@ from penstock.balancing.admission.dry_run import Ahead, Fate, Forecast
 from penstock.balancing.admission.queued_request import TooLate, WaitReason
 from penstock.balancing.admission.ttft import SHARE
 from penstock.balancing.backend import State
-from penstock.balancing.charges import leave_alone
 from penstock.balancing.gate import NoBackend, OwnerAway
 from penstock.balancing.lease import Lease
+from penstock.balancing.outliers.failures import leave_alone
 from tests.unit.balancing.admission.door import FILLS, HIGH_LOW, Door, full
 
 # What it says ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.queued_request import WaitReason
-from penstock.balancing.slowness import Pace
+from penstock.balancing.speed.compare import Pace
 from penstock.balancing.verdict.cause import Finding, Kind
 from penstock.balancing.verdict.facts import BackendFacts
 from penstock.balancing.verdict.rules import GAP_S, find

@@ -1,7 +1,7 @@
 """A verdict second by second, as a transcript."""
 
 from penstock.balancing.admission.queued_request import WaitReason
-from penstock.balancing.slowness import Pace
+from penstock.balancing.speed.compare import Pace
 from penstock.balancing.verdict.cause import Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts
 from penstock.balancing.verdict.verdict import FINE_LOOKS, Verdict

@@ -2,8 +2,8 @@
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.charges import leave_alone
 from penstock.balancing.lease import Lease
+from penstock.balancing.outliers.failures import leave_alone
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.telemetry.lately import Lately
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.slowness import ALIKE, Pace
+from penstock.balancing.speed.compare import ALIKE, Pace
 from penstock.conf.issues import ConfigError, Issue
 from penstock.proxy.admin.proxy_listing import proxy_listing
 from penstock.proxy.admin.verdicts import Verdicts

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import STALE_S, EngineReport
-from penstock.balancing.slowness import Pace
+from penstock.balancing.speed.compare import Pace
 from penstock.proxy.admin.listing import describe
 from penstock.proxy.commands.fleet_table import COLUMNS, age, table
 from penstock.proxy.telemetry.lately import Lately

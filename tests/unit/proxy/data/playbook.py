@@ -12,9 +12,9 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.backend import Backend, State
-from penstock.balancing.prefill_speed import prior_s
+from penstock.balancing.outliers.penalties import Cause
+from penstock.balancing.speed.estimates import prior_prefill_s
 from penstock.conf.settings import Settings
 from penstock.health.probes import Outcome
 from penstock.proxy.data.account import count_all
@@ -272,7 +272,7 @@ class Play:
         for backend in self.backends:
             backend.state = State.READY
             if "admission" in settings:  # its speed is known: it gets few prompts beforehand
-                backend.prefill_speed.observe(MEASURED_WORK, prior_s(MEASURED_WORK))
+                backend.prefill_speed.observe(MEASURED_WORK, prior_prefill_s(MEASURED_WORK))
         self.metrics = Metrics(["p"])
         self.plane = DataPlane(
             configuration,

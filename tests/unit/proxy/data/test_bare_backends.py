@@ -6,13 +6,12 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.penalty import PENALTY_S
+from penstock.balancing.outliers.penalties import PENALTY_S, Cause
 from penstock.balancing.policies import POLICIES
 from penstock.proxy.data.complaint import complain
 from penstock.proxy.errors.backend import AnswerBare, BackendError, BackendRefusing

@@ -74,7 +74,7 @@ async def test_what_did_not_pass_through_here_teaches_nothing() -> None:
         lease = leased(ask, 500)
         usage = believable(Usage(prompt_tokens, 500, 0), ask, lease, 0)
         assert usage.prompt_tokens == prompt_tokens
-        calibrate(it, ask, lease, usage, 1.0, whole=False)
+        calibrate(it, ask, lease, usage, whole=False)
         assert sum(it.metrics.estimate_ratio.counts) == taught
 
 

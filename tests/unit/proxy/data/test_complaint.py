@@ -4,14 +4,14 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.accusers import Cause
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
+from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.policies import POLICIES
-from penstock.balancing.slowness import compare
+from penstock.balancing.speed.compare import compare
 from penstock.proxy.data.complaint import complain
 from penstock.proxy.errors.backend import BackendError, ClientOutOfTime, OutOfTime
 from penstock.proxy.errors.stream import StreamOutOfClientTime

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from penstock.balancing.backend import State
-from penstock.balancing.prompt_blocks import BLOCK_BYTES
+from penstock.balancing.prefix_cache.blocks import BLOCK_BYTES
 from penstock.proxy.data.ending import LINGER_BYTES_MAX, LINGER_S
 from penstock.proxy.data.request import HASH_BYTES
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token

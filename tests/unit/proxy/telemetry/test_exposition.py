@@ -161,8 +161,8 @@ def large_fleet(count: int) -> tuple[Metrics, list[Backend]]:
         for _ in range(10):  # of one client only: that is the slowest comparison
             client = f"client-{number}"
             backend.prefill_speed.recent.observe(1.0, client)
-            backend.prefill_speed.observe(1_000, 0.1, client, now_s)
-            backend.decode_speed.observe(100, 2.0, 0.0, 1_000, client, now_s)
+            backend.prefill_speed.observe(1_000, 0.1)
+            backend.decode_speed.observe(100, 2.0, 0.0, 1_000, client)
         times = metrics.times(backend, "m")
         for histogram in (times.duration_s, times.ttft_s, times.itl_s):
             histogram.observe(0.1)

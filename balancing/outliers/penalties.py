@@ -1,0 +1,117 @@
+"""Load penalties for failures: for a while a backend looks as if it had queued work.
+
+A backend that fails within a millisecond always has the least load, so every policy that reads
+loads would send it every request. A penalty is no part of the load: an idle backend holds nothing.
+
+A failure that only one client met costs a penalty for that client alone. A second client's failure
+shows that the backend is at fault.
+"""
+
+from enum import Enum
+from typing import Final
+
+# The base of Linkerd's load biaser: about what a failure costs a client.
+PENALTY_S: Final = 5.0
+# Failures in a row add up, so that a backend that only fails is tried less and less. After this
+# many it is ejected, too, if its pool can spare it.
+ROW_MAX: Final = 5
+# The backend's own hint counts in full up to this. By then probes know more.
+HINT_S_MAX: Final = 60.0
+
+
+class Cause(Enum):
+    """What explains a failure, as far as is known."""
+
+    BACKEND = "backend"
+    NO_REQUEST = "no_request"  # the backend, and no request could have caused it
+    CLIENT = "client"  # the client: its requests fail everywhere
+    KIND = "kind"  # the kind of request: it fails everywhere
+
+
+class Penalty:
+    """Seconds of work that a backend seems to have. They pass like work, one a second."""
+
+    __slots__ = ("_client", "_client_until_s", "_explained", "_until_s", "charged_s", "until_s")
+
+    def __init__(self) -> None:
+        self.until_s = 0.0  # the latest of all penalties
+        self.charged_s = 0.0  # when it was charged last. 0.0: never
+        self._until_s = 0.0  # the penalty for all clients
+        self._client = ""  # the client with a penalty of its own
+        self._client_until_s = 0.0
+        self._explained = False  # that client's own requests explain all of its penalty
+
+    def charge(self, now_s: float, *, in_row: int = 1, hint_s: float = 0.0) -> None:
+        """Charge all clients for a failure, the `in_row`th one, or for `hint_s`."""
+        self.charged_s = now_s
+        self._until_s = max(self._until_s, now_s + _seconds(in_row, hint_s))
+        self.until_s = max(self.until_s, self._until_s)
+
+    def charge_for(
+        self,
+        client: str,
+        now_s: float,
+        *,
+        in_row: int = 1,
+        hint_s: float = 0.0,
+        explained: bool = False,
+    ) -> bool:
+        """Charge only `client` for its failure. False if another client has a penalty already.
+
+        `explained`: its requests fail everywhere, so its failure says nothing to other clients.
+        """
+        lasts = self._client_until_s > now_s
+        if client != self._client:
+            if lasts and (explained or not self._explained):
+                return False
+            lasts = False
+            self._client = client
+            self._client_until_s = 0.0
+        self.charged_s = now_s
+        self._explained = explained and (self._explained or not lasts)
+        self._client_until_s = max(self._client_until_s, now_s + _seconds(in_row, hint_s))
+        self.until_s = max(self.until_s, self._client_until_s)
+        return True
+
+    def forgive(self) -> None:
+        """Remove all penalties: the backend generates again, and slow start limits it now."""
+        self.until_s = self._until_s = self._client_until_s = 0.0
+
+    def read(self, now_s: float, client: str = "") -> float:
+        """Seconds of penalty left for `client`, usually 0.0."""
+        if self.until_s <= now_s:
+            return 0.0
+        until_s = self._until_s
+        if client == self._client:
+            until_s = max(until_s, self._client_until_s)
+        return until_s - now_s if until_s > now_s else 0.0
+
+
+class Rest(Penalty):
+    """How long a backend is left alone that has refused requests for load.
+
+    When that is over, one request tries it. Others follow when one that came after the last refusal
+    has its first token. Until then another one tries after each `again_s`.
+    """
+
+    __slots__ = ()
+
+    def tried(self, client: str, now_s: float, again_s: float) -> None:
+        """A request is sent there."""
+        until_s = now_s + again_s
+        if self._until_s > 0.0:
+            self._until_s = max(self._until_s, until_s)
+        elif client == self._client:
+            self._client_until_s = max(self._client_until_s, until_s)
+        else:
+            return
+        self.until_s = max(self.until_s, until_s)
+
+    def answered(self, began_s: float) -> None:
+        """A request that began then has its first token."""
+        if began_s > self.charged_s:
+            self.forgive()
+
+
+def _seconds(in_row: int, hint_s: float) -> float:
+    return min(hint_s, HINT_S_MAX) or PENALTY_S * max(1, min(in_row, ROW_MAX))

@@ -1,0 +1,1 @@
+"""How fast backends are: estimates for each, and how they compare."""
