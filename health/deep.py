@@ -9,10 +9,8 @@ from typing import Final, NamedTuple, Protocol
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
 from penstock.conf.health import HealthSettings
-from penstock.health.late import Late
-from penstock.health.probes import Outcome
-from penstock.health.stall import UNPROBED_STALL_S, Stall
-from penstock.health.tasks import Task, task_of
+from penstock.health.probes import Outcome, Task, task_of
+from penstock.health.stall import UNPROBED_STALL_S, Late, Stall
 
 # This many failed requests in a row ask for a deep probe at once and shorten the pause after it.
 # The probe decides whether the backend is at fault, long before the run is long enough to eject.

@@ -18,8 +18,7 @@ from penstock.balancing.fleet import Fleet, Pool
 from penstock.conf.health import HealthSettings
 from penstock.health.line import Overlong
 from penstock.health.machine import ToReturn
-from penstock.health.pace import Pace
-from penstock.health.places import Places
+from penstock.health.pace import Pace, Places
 from penstock.health.probes import LastProbe, Outcome, Prober
 from penstock.health.questions import Connections, Questions
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report

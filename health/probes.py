@@ -1,10 +1,10 @@
 """The probes: what a backend is asked to show that it lives, is ready and generates.
 
-Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that it serves;
-the choice of backends uses the list, too, and so does whoever has an adapter loaded. Deep:
-one token or one embedding, because vLLM's `/health` answers 200 while its engine hangs,
-sleeps or drains. Each probe is one request, limited in time and size, on a new connection
-for each turn. Its outcome is a value, never an exception.
+Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that it serves; the choice
+of backends uses the list, too, and so does whoever has an adapter loaded. Deep: one token or one
+embedding, or the least of another kind of work, because vLLM's `/health` answers 200 while its
+engine hangs, sleeps or drains. Each probe is one request, limited in time and size, on a new
+connection for each turn. Its outcome is a value, never an exception.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ import errno
 import ssl
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 import orjson
 
 from penstock.balancing.engine_report import EngineReport
-from penstock.health.engine import read_version
+from penstock.health.engine import read_models, read_version
 from penstock.health.line import Answer, Overlong
-from penstock.health.models import read_models
 from penstock.health.questions import Questions, Unresolved
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
 from penstock.health.shortage import Lacking
-from penstock.health.tasks import USUAL, Task, work
+
 
 # The limit for an answer whose body is not read.
 STATUS_BYTES_MAX: Final = 4_096
@@ -43,6 +43,57 @@ KEY_REFUSED: Final = frozenset({401, 403})
 _NOT_TOLD: Final = KEY_REFUSED | {404, 405}
 # Where the engine schedules by priority, the probe goes before all queued requests.
 _FIRST: Final = b"x-vllm-priority: -1000000\r\n"
+
+
+class Task(StrEnum):
+    """A kind of work that a deep probe can ask for, by its path."""
+
+    COMPLETION = "/v1/completions"
+    EMBEDDING = "/v1/embeddings"
+    CHAT = "/v1/chat/completions"
+    RESPONSE = "/v1/responses"
+    MESSAGE = "/v1/messages"
+    POOLING = "/pooling"
+    CLASS = "/classify"
+    SCORE = "/score"
+    RERANK = "/rerank"
+    NONE = ""
+
+
+# Every usual backend does one of these.
+USUAL: Final = (Task.COMPLETION, Task.EMBEDDING)
+# If several paths serve one kind, an older one is used, which all servers have.
+_TASKS: Final = {each.value: each for each in Task if each is not Task.NONE} | {
+    "/v2/embed": Task.EMBEDDING,
+    "/v1/chat/completions/batch": Task.CHAT,
+    "/v1/score": Task.SCORE,
+    "/v1/rerank": Task.RERANK,
+    "/v2/rerank": Task.RERANK,
+}
+_TEXT: Final = "a"
+_CHAT: Final = {"messages": [{"role": "user", "content": _TEXT}], "max_tokens": 1, "temperature": 0}
+# The least that an engine can do. A token id needs no tokenizer, and 1 is in every vocabulary.
+_WORK: Final[dict[Task, dict[str, object]]] = {
+    Task.COMPLETION: {"prompt": [1], "max_tokens": 1, "temperature": 0},
+    Task.EMBEDDING: {"input": [1]},
+    Task.CHAT: _CHAT,
+    Task.RESPONSE: {"input": _TEXT, "max_output_tokens": 1, "temperature": 0, "store": False},
+    Task.MESSAGE: _CHAT,
+    Task.POOLING: {"input": [1]},
+    Task.CLASS: {"input": _TEXT},
+    Task.SCORE: {"text_1": _TEXT, "text_2": _TEXT},
+    Task.RERANK: {"query": _TEXT, "documents": [_TEXT]},
+}
+
+
+def task_of(path: str) -> Task | None:
+    """The task that is most like a request to this path. None if there is none."""
+    return _TASKS.get(path)
+
+
+def work(model: str, task: Task) -> tuple[bytes, bytes]:
+    """The path and the body of the least work of this kind."""
+    return task.value.encode(), orjson.dumps({"model": model, **_WORK[task]})
 
 
 @dataclass(slots=True)

@@ -4,14 +4,45 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeGuard
 
+from penstock.balancing.routes.conditions import Patterns, named
 from penstock.balancing.routes.decision import Decision, decided
-from penstock.balancing.routes.index import Index
 from penstock.balancing.routes.match import LABEL, MATCHES
-from penstock.balancing.routes.needs import named
-from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Rule
 from penstock.balancing.routes.words import why_not
+
+
+class Index:
+    """The numbers of rules by the patterns of one condition, so that nobody looks at all rules."""
+
+    __slots__ = ("_by_prefix", "_by_text", "_lengths")
+
+    def __init__(self) -> None:
+        self._by_text: dict[str, list[int]] = {}
+        self._by_prefix: dict[str, list[int]] = {}
+        self._lengths: tuple[int, ...] = ()  # of the prefixes
+
+    def add(self, patterns: Patterns, number: int) -> None:
+        """Have a rule found by these patterns."""
+        for text in patterns.exact:
+            self._by_text.setdefault(text, []).append(number)
+        for prefix in patterns.prefixes:
+            self._by_prefix.setdefault(prefix, []).append(number)
+        self._lengths = tuple(sorted({len(prefix) for prefix in self._by_prefix}))
+
+    def find(self, text: str | None, found: list[int]) -> None:
+        """Add the rules that this text matches to `found`, perhaps one of them twice."""
+        if text is None:
+            return
+        numbers = self._by_text.get(text)
+        if numbers is not None:
+            found += numbers
+        for length in self._lengths:
+            if length > len(text):
+                return
+            numbers = self._by_prefix.get(text[:length])
+            if numbers is not None:
+                found += numbers
 
 
 class Verdict(NamedTuple):

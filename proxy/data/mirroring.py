@@ -23,8 +23,7 @@ from penstock.balancing.look import Look
 from penstock.balancing.places import Places, span_of
 from penstock.balancing.routes.split import place_of, seed_of
 from penstock.conf.settings import TimeoutSettings
-from penstock.proxy.data.mirror_copy import SENDER, Copy, Limits, Mirrored
-from penstock.proxy.data.mirrors import Seat
+from penstock.proxy.data.mirrors import SENDER, Copy, Limits, Mirrored, Original, Seat
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
@@ -140,8 +139,11 @@ def _send(
     )
     limits = _limits(plane.timeouts, ask)
     connections = plane.connections[lease.backend.name]
-    copy = request.copy = Copy(mirrored, lease, connections, limits, plane.now, plane.mirrors.ended)
-    plane.mirrors.run(copy, seat, record, request.ask.max_tokens or 0)
+    original = Original(seat, record, request.ask.max_tokens or 0)
+    copy = request.copy = Copy(
+        original, mirrored, lease, connections, limits, plane.now, plane.mirrors.ended
+    )
+    plane.mirrors.run(copy)
     return ""
 
 

@@ -7,8 +7,8 @@ Only what an engine works on counts: the rest is fast, and would hide what is sl
 
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.lease import Lease
+from penstock.balancing.slo.abandoned import begins_within_s
 from penstock.balancing.slo.sample import Outcome, Sample, outcome_of
-from penstock.balancing.slo.vain import begins_within_s
 from penstock.proxy.data.budgets import taken
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request

@@ -21,8 +21,8 @@ from penstock.health.line import Answer
 from penstock.health.probes import told
 from penstock.health.questions import Questions
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.tracing.finished import Finished, Waiting
 from penstock.proxy.tracing.otlp import encoded, export_of, rejected, resource_of
+from penstock.proxy.tracing.span import Finished, Waiting
 from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.handshake_threads import HandshakeThreads
 from penstock.proxy.wire.host import Names

@@ -5,9 +5,8 @@ import asyncio
 import aiohttp
 import pytest
 
-from penstock.health.probes import Prober
+from penstock.health.probes import Prober, Task
 from penstock.health.questions import Questions
-from penstock.health.tasks import Task
 from penstock.proxy.wire.pool import ConnectionPool
 from tests.e2e.process import Serve, Simulate
 

@@ -6,8 +6,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import State
 from penstock.balancing.lease import Lease
 from penstock.health.machine import REQUESTS_FALL
-from penstock.health.probes import Outcome
-from penstock.health.tasks import Task
+from penstock.health.probes import Outcome, Task
 from tests.unit.health.watched import FAILING, HUNG, Scene
 
 CHAT = "/v1/chat/completions"

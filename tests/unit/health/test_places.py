@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from penstock.health.places import HOLD_S, Places
+from penstock.health.pace import HOLD_S, Places
 
 
 class Clock:
@@ -99,12 +99,3 @@ async def test_whoever_stops_waiting_or_probing_leaves_its_place() -> None:
     probes.tasks[2].cancel()  # it probes
     await probes.turn()
     assert probes.began == [0, 2, 3]
-
-
-async def test_whoever_stops_just_when_it_is_given_one_passes_it_on() -> None:
-    probes = Probes(1)
-    await probes.begin(0, 1, 2)
-    probes.places.give()  # to the one that is cancelled before it runs
-    probes.tasks[1].cancel()
-    await probes.turn()
-    assert probes.began == [0, 2]

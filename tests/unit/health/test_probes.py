@@ -11,8 +11,8 @@ import pytest
 from penstock.balancing.backend import Backend, State
 from penstock.conf.health import HealthSettings
 from penstock.health import models, monitor, scrape
+from penstock.health.engine import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
 from penstock.health.line import Answer, Overlong, Unheard
-from penstock.health.models import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
 from penstock.health.probes import Prober
 from penstock.health.questions import BODY_BYTES_MAX, Questions
 from penstock.health.scrape import METRICS_BYTES_MAX, SERIES_MAX, TooLarge, read_report

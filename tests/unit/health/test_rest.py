@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.health.rest import Rest
+from penstock.health.pace import Rest
 
 NEVER_S = 1_000.0
 

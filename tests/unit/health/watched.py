@@ -8,8 +8,7 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.conf.health import DeepProbeSettings, HealthSettings
-from penstock.health.probes import Outcome
-from penstock.health.tasks import Task
+from penstock.health.probes import Outcome, Task
 from penstock.health.watch import Watch
 
 OK = Outcome(models={"m": b"{}"})

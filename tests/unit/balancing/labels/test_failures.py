@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.balancing.labels.failures import CLIENTS_MAX, HELD_UP_S, IN_A_ROW, Failures
+from penstock.balancing.labels.labels import CLIENTS_MAX, HELD_UP_S, IN_A_ROW, Failures
 
 pytestmark = pytest.mark.once
 

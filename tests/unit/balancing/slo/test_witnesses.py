@@ -1,6 +1,6 @@
 """Whose wait in vain counts, as a transcript."""
 
-from penstock.balancing.slo.witnesses import ALONE_S, THERE_S, Witnesses
+from penstock.balancing.slo.abandoned import ALONE_S, THERE_S, Witnesses
 
 WAITED_S = 3.0
 

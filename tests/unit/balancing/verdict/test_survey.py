@@ -7,8 +7,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.charges import leave_alone
 from penstock.balancing.lease import Lease
 from penstock.balancing.slowness import ALIKE
-from penstock.balancing.verdict.facts import PoolFacts
-from penstock.balancing.verdict.survey import backend_facts
+from penstock.balancing.verdict.facts import PoolFacts, backend_facts
 from penstock.balancing.verdict.window import Window
 
 
