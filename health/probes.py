@@ -24,7 +24,6 @@ from penstock.health.questions import Questions, Unresolved
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
 from penstock.health.shortage import Lacking
 
-
 # The limit for an answer whose body is not read.
 STATUS_BYTES_MAX: Final = 4_096
 # The limit for the answer to a deep probe. An embedding of 8,192 numbers has 180 KB.

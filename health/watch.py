@@ -311,11 +311,6 @@ class Watch:
         """Whether it has requests, or had some since its last turn."""
         return self.backend.own.requests > 0 or self.backend.requests_total != self._requests_seen
 
-    @property
-    def suspected(self) -> bool:
-        """Whether its last turn found it unhealthy: the next probe may hang, too."""
-        return not self._well and bool(self.last_probes)
-
     def is_due(self) -> bool:
         """Whether a turn is due after an interval. Backends without requests may wait longer."""
         if self.used or self.backend.state is State.WARMING:

@@ -10,7 +10,7 @@ running ──(time over, evidence lacks)──▶ held
 from collections import Counter
 from enum import Enum
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.canary.ended import Ended, Ending
@@ -60,6 +60,20 @@ class Event(NamedTuple):
     why: str
 
 
+class Waiting(Protocol):
+    """A request that was sent. `told`: its end tells nothing more."""
+
+    told: bool
+    sent_s: float  # to a backend, the last time
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its first token, or its plain answer."""
+
+    def waiting(self, now_s: float) -> Ended:
+        """It as one that has waited in vain so far."""
+
+
 class Draw:
     """How one request came to a version, and what was there then.
 
@@ -103,12 +117,10 @@ class Draw:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its first token, or its plain answer."""
         lease = self._lease
         return lease is not None and not lease.ended and lease.first_token_s is None
 
     def waiting(self, now_s: float) -> Ended:
-        """It as one that has waited in vain so far."""
         ask = self._ask
         return Ended(
             Ending.HUNG,
@@ -153,7 +165,7 @@ class Canary:
         self._fresh = FreshKeys()
         self._habits = Habits()
         # Requests of both versions without a first token, in the order in which they were sent.
-        self._waiting: dict[Draw, None] = {}
+        self._waiting: dict[Waiting, None] = {}
         self.why = ""
         # When each group of clients sent something last, and those that did since the last look.
         self._sent_s: dict[int, float] = {}
@@ -184,7 +196,7 @@ class Canary:
         self._sent_groups.add(group)
         return self._fresh.use(group, key)
 
-    def sent(self, request: Draw) -> None:
+    def sent(self, request: Waiting) -> None:
         """A request was sent, to either version, maybe after another attempt has failed."""
         if self.stage in MOVES and not request.told:
             self._waiting.pop(request, None)  # it is the last one now

@@ -1,10 +1,8 @@
-"""When a classifier that fails is asked again.
+"""What a classifier has said, and whether it may be asked more.
 
-After some failures in a row it is not asked for a while, and then by one request at a time until it
-answers. A client may have the classifier fail by what it sends, and must not take it from others.
-So each client has a run of failures of its own. In the run of all it counts twice at most: three
-clients must meet failures, and nobody an answer, before the others are held up. Then who has met
-none tries first: those who have would otherwise take every try.
+Nobody pays for another: each client has a share of the memory for labels and of the questions that
+are asked at once. Its labels are its own, so that nobody learns by the time of an answer what
+others have asked. They are kept by a keyed hash of the text, not by the text.
 """
 
 from collections import OrderedDict
@@ -16,89 +14,16 @@ import msgspec
 from penstock.balancing.fair_table import FairTable
 from penstock.balancing.field_values import UNREADABLE
 
-# A run of so many failures holds questions up. One failure may be chance.
-IN_A_ROW: Final = 5
-OF_ONE_MAX: Final = 2
-HELD_UP_S: Final = 5.0
-# The most clients whose failures are counted. One that is forgotten is asked for again.
-CLIENTS_MAX: Final = 1_024
-
-
-class _Run:
-    """Failures since the last answer. Of one client at most `of_one` count."""
-
-    __slots__ = ("_by", "_of_one", "_until_s", "count", "probing")
-
-    def __init__(self, of_one: int) -> None:
-        self._of_one = of_one
-        self._by: dict[str, int] = {}
-        self._until_s = 0.0
-        self.count = 0
-        self.probing = False  # while it is held up, one question tries
-
-    @property
-    def holds(self) -> bool:
-        return self.count >= IN_A_ROW
-
-    def may_ask(self, now_s: float) -> bool:
-        return not self.holds or (now_s >= self._until_s and not self.probing)
-
-    def lets(self, client: str, now_s: float) -> bool:
-        """The same for one of many clients. Who has met failures tries later than others."""
-        return self.may_ask(now_s) and (
-            not self.holds or client not in self._by or now_s >= self._until_s + HELD_UP_S
-        )
-
-    def failed(self, client: str, now_s: float) -> None:
-        self.probing = False
-        counted = self._by.get(client, 0)
-        if not self.holds and counted < self._of_one:
-            self._by[client] = counted + 1
-            self.count += 1
-        elif len(self._by) < CLIENTS_MAX:
-            self._by.setdefault(client, 0)
-        if self.holds:
-            self._until_s = now_s + HELD_UP_S
-
-
-class Failures:
-    """The runs of all clients together, and of each. `begins` and `ends` go around a question."""
-
-    def __init__(self) -> None:
-        self._all = _Run(OF_ONE_MAX)
-        self._of: OrderedDict[str, _Run] = OrderedDict()
-
-    def may_ask(self, client: str, now_s: float) -> bool:
-        """Whether the classifier may be asked now for this client."""
-        own = self._of.get(client)
-        return (own is None or own.may_ask(now_s)) and self._all.lets(client, now_s)
-
-    def begins(self, client: str) -> None:
-        """A question is asked, which may be asked."""
-        own = self._of.get(client)
-        self._all.probing = self._all.holds
-        if own is not None:
-            own.probing = own.holds
-
-    def ends(self, client: str, now_s: float, *, answered: bool) -> None:
-        """It was answered, or not."""
-        if answered:
-            self._of.pop(client, None)
-            self._all = _Run(OF_ONE_MAX)
-            return
-        own = self._of.get(client)
-        if own is None:
-            own = self._of[client] = _Run(IN_A_ROW)
-            if len(self._of) > CLIENTS_MAX:
-                self._of.popitem(last=False)
-        own.failed(client, now_s)
-        self._all.failed(client, now_s)
-
-
 KEPT_S: Final = 600.0
 # Questions at once, of all clients and of one. At 10 ms each that is 6,400 a second, and 1,600.
 AT_ONCE: Final = 64
 AT_ONCE_OF_ONE: Final = 16
+# After so many failures in a row a client's questions are held up, and then one at a time tries. A
+# client may have the classifier fail by what it sends, so each has a run of its own.
+IN_A_ROW: Final = 5
+HELD_UP_S: Final = 5.0
+# The most clients whose failures are counted. One that is forgotten is asked for again.
+CLIENTS_MAX: Final = 1_024
 LABEL_CHARS_MAX: Final = 63
 _MARK_BYTES: Final = 16
 
@@ -119,6 +44,21 @@ def label_in(body: bytes) -> str | None:
     return label if 0 < len(label) <= LABEL_CHARS_MAX else None
 
 
+class _Run:
+    """A client's failures since its last answer. While it is held up, one question `tries`."""
+
+    __slots__ = ("failures", "tries", "until_s")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until_s = 0.0
+        self.tries = False
+
+    @property
+    def holds(self) -> bool:
+        return self.failures >= IN_A_ROW
+
+
 class Labels:
     """The labels that are remembered, and the questions that are asked now."""
 
@@ -127,7 +67,7 @@ class Labels:
         self._key = key
         self._known: FairTable[tuple[str, float]] = FairTable(entries)
         self._asking: dict[str, int] = {}
-        self._failures = Failures()
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
         self.asking = 0
 
     def mark(self, question: bytes) -> bytes:
@@ -144,9 +84,11 @@ class Labels:
         own = self._asking.get(client, 0)
         if self.asking >= AT_ONCE or own >= AT_ONCE_OF_ONE:
             return False
-        if not self._failures.may_ask(client, now_s):
-            return False
-        self._failures.begins(client)
+        run = self._runs.get(client)
+        if run is not None and run.holds:
+            if run.tries or now_s < run.until_s:
+                return False
+            run.tries = True
         self._asking[client] = own + 1
         self.asking += 1
         return True
@@ -160,7 +102,15 @@ class Labels:
         left = self._asking.pop(client) - 1
         if left:
             self._asking[client] = left
-        self._failures.ends(client, now_s, answered=label is not None)
         if label is not None:
+            self._runs.pop(client, None)
             self._known.put(client, mark, (label, now_s + KEPT_S))
-        return not self._failures.may_ask(client, now_s)
+            return False
+        run = self._runs.get(client)
+        if run is None:
+            run = self._runs[client] = _Run()
+            if len(self._runs) > CLIENTS_MAX:
+                self._runs.popitem(last=False)
+        run.failures += 1
+        run.tries, run.until_s = False, now_s + HELD_UP_S
+        return run.holds

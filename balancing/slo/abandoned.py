@@ -3,9 +3,9 @@
 Clients have limits of their own. In an outage they all leave before penstock's limits end their
 requests. Then nobody would be at fault, and nothing would be told. But clients also leave for
 reasons of their own, and nobody may use up an error budget by that. So it counts only while the
-whole pool begins no answer, and after a time in which a sound engine begins this one. And one
-client alone proves no outage where others were served lately: it may leave its own requests. It is
-believed if another one leaves so at the same time, or if no answer begins for long.
+whole pool begins no answer, and after a time in which a sound engine begins this one. One client
+alone proves no outage: it is believed when another one has left so since the last answer, or when
+no answer begins for long.
 """
 
 from math import inf
@@ -20,8 +20,6 @@ from penstock.balancing.prefill_speed import work_of
 VAIN_S: Final = 2.0
 # A sound engine may be slower than the first guesses of speeds, and has other prompts, too.
 SLOWER: Final = 2.0
-# Who was served within this time counts as there.
-THERE_S: Final = 300.0
 # One client is believed alone after this time, if nobody's answer has begun in it.
 ALONE_S: Final = 30.0
 
@@ -40,56 +38,41 @@ def begins_within_s(ask: Ask) -> float:
 
 
 class _Pool:
-    """`served`, `vain`: when the last two clients, of those that differ, were served, or left.
-    `vain_since_s`: since when those that left have waited, and nobody was served."""
+    """Who left with nothing since the last answer began. `since_s`: since when the first of them
+    has waited. `last`: who left last, `many`: whether another one did."""
 
-    __slots__ = ("served", "vain", "vain_since_s")
+    __slots__ = ("last", "many", "since_s")
 
     def __init__(self) -> None:
-        self.served: dict[str, float] = {}
-        self.vain: dict[str, float] = {}
-        self.vain_since_s = inf
+        self.answered()
+
+    def answered(self) -> None:
+        self.last, self.many, self.since_s = "", False, inf
 
 
 class Witnesses:
-    """Who was served in each pool lately, and who waited in vain."""
+    """Who waited in vain in each pool."""
 
     __slots__ = ("_pools",)
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
 
-    def served(self, pool: str, client: str, began_s: float) -> None:
-        """An answer began then for a request of this client. It may have ended long after."""
-        known = self._pools.setdefault(pool, _Pool())
-        if began_s > max(known.served.values(), default=-inf):
-            _see(known.served, client, began_s)
-        if began_s >= known.vain_since_s:
-            known.vain_since_s = inf
+    def served(self, pool: str, began_s: float) -> None:
+        """An answer began then for a request, which may have ended long after."""
+        known = self._pools.get(pool)
+        if known is not None and began_s >= known.since_s:
+            known.answered()
 
     def in_vain(self, pool: str, client: str, since_s: float, now_s: float) -> bool:
         """This client has left with nothing, after a wait since then. Whether that counts."""
         known = self._pools.setdefault(pool, _Pool())
-        known.vain_since_s = min(known.vain_since_s, since_s)
-        alone = not _another(known.served, client, now_s - THERE_S)
-        together = _another(known.vain, client, since_s)
-        _see(known.vain, client, now_s)
-        return alone or together or now_s - known.vain_since_s >= ALONE_S
+        known.since_s = min(known.since_s, since_s)
+        known.many = known.many or known.last not in ("", client)
+        known.last = client
+        return known.many or now_s - known.since_s >= ALONE_S
 
     def keep(self, pools: set[str]) -> None:
         """Forget all other pools."""
         for gone in self._pools.keys() - pools:
             del self._pools[gone]
-
-
-def _see(two: dict[str, float], client: str, at_s: float) -> None:
-    """Note a client as the last one, and forget all but one other."""
-    two.pop(client, None)
-    two[client] = at_s
-    if len(two) > 2:
-        del two[next(iter(two))]
-
-
-def _another(two: dict[str, float], client: str, since_s: float) -> bool:
-    """Whether another client was seen since then."""
-    return bool([at_s for each, at_s in two.items() if each != client and at_s >= since_s])

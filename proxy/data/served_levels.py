@@ -37,7 +37,7 @@ def note_ended(
     pool = _pool_of(plane, request)
     vain_s = None
     if first_s:
-        plane.slos.witnesses.served(pool, ask.client, first_s)
+        plane.slos.witnesses.served(pool, first_s)
     elif outcome is Outcome.LEFT and not _began_since(plane, pool, record.received_s):
         due_s, slos = begins_within_s(ask), plane.slos
         if elapsed_s > max(due_s, slos.patience_s) and slos.witnesses.in_vain(

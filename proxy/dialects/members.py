@@ -1,4 +1,4 @@
-"""The members of events and answers that dialects read. The rest of them stays unread.
+"""The members of events and of whole answers that dialects read. The rest of them stays unread.
 
 Here and not beside their readers, because mypyc would drop the annotations of these classes.
 """

@@ -1,7 +1,9 @@
-"""A request that has ended, with all that its spans tell, and those that wait to be sent.
+"""The spans of a request that has ended: one of its own, and a child for each attempt. Pure.
 
-What waits is bounded in spans, and each has a bounded size. Nobody's requests take more of the room
-than they leave: one tenant that has every request traced cannot crowd out the others' spans.
+They have the attributes of OpenTelemetry's conventions for HTTP and for generative AI, and some of
+penstock's own. No prompt, no answer, no key, no address of a client and no URL of a backend is in
+them. A backend goes by its name in the configuration, also as `server.address`: for whoever looks
+at a trace, that is the host.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""Which requests are traced. Pure.
+"""What one request has to do with its trace while it runs, and which requests are traced.
 
 The caller's decision counts, so that a trace is whole. Without a caller's, a share of the traces is
 taken, by the lowest bits of their ids: whoever else decides by them decides alike. A client may
