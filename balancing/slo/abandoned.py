@@ -38,39 +38,38 @@ def begins_within_s(ask: Ask) -> float:
 
 
 class _Pool:
-    """Who left with nothing since the last answer began. `since_s`: since when the first of them
-    has waited. `last`: who left last, `many`: whether another one did."""
+    """Who left with nothing since the last answer began: the first of them has waited since
+    `since_s`, and `clients` are one or two that differ."""
 
-    __slots__ = ("last", "many", "since_s")
+    __slots__ = ("clients", "since_s")
 
     def __init__(self) -> None:
-        self.answered()
-
-    def answered(self) -> None:
-        self.last, self.many, self.since_s = "", False, inf
+        self.clients: set[str] = set()
+        self.since_s = inf
 
 
-class Witnesses:
-    """Who waited in vain in each pool."""
+class Abandoned:
+    """Who left with nothing, by pool."""
 
     __slots__ = ("_pools",)
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
 
-    def served(self, pool: str, began_s: float) -> None:
-        """An answer began then for a request, which may have ended long after."""
-        known = self._pools.get(pool)
-        if known is not None and began_s >= known.since_s:
-            known.answered()
+    def counts(
+        self, pool: str, client: str, since_s: float, now_s: float, answered_s: float
+    ) -> bool:
+        """Whether it counts that this client has left with nothing, after a wait since then.
 
-    def in_vain(self, pool: str, client: str, since_s: float, now_s: float) -> bool:
-        """This client has left with nothing, after a wait since then. Whether that counts."""
-        known = self._pools.setdefault(pool, _Pool())
+        `answered_s`: when an answer began last in this pool.
+        """
+        known = self._pools.get(pool)
+        if known is None or answered_s >= known.since_s:
+            known = self._pools[pool] = _Pool()
         known.since_s = min(known.since_s, since_s)
-        known.many = known.many or known.last not in ("", client)
-        known.last = client
-        return known.many or now_s - known.since_s >= ALONE_S
+        if len(known.clients) < 2:
+            known.clients.add(client)
+        return len(known.clients) > 1 or now_s - known.since_s >= ALONE_S
 
     def keep(self, pools: set[str]) -> None:
         """Forget all other pools."""

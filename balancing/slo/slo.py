@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
 
-from penstock.balancing.slo.abandoned import Witnesses
+from penstock.balancing.slo.abandoned import Abandoned
 from penstock.balancing.slo.objective import (
     CALM_BELOW,
     CRITICAL_ABOVE,
@@ -131,13 +131,13 @@ Key = tuple[str | None, str | None]
 class Slos:
     """All entries of `slo`. `any`: whether there are some."""
 
-    __slots__ = ("_now", "_slos", "any", "patience_s", "witnesses")
+    __slots__ = ("_now", "_slos", "abandoned", "any", "patience_s")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._slos: dict[Key, Slo] = {}
         self.any = False
-        self.witnesses = Witnesses()
+        self.abandoned = Abandoned()
         self.patience_s = 0.0  # who leaves later with nothing has waited in vain, for some entry
 
     def follow(self, settings: Settings) -> None:
@@ -150,7 +150,7 @@ class Slos:
         self.any = bool(self._slos)
         goals = [each.goal for slo in self._slos.values() for each in slo.objectives]
         self.patience_s = min([goal.patience_s for goal in goals], default=0.0)
-        self.witnesses.keep({pool.name for pool in settings.pools})
+        self.abandoned.keep({pool.name for pool in settings.pools})
 
     def add(self, sample: Sample, pool: str, service_class: str) -> None:
         """Count a request in all entries that it belongs to. `pool`: empty if it is unknown."""
