@@ -61,8 +61,9 @@ def decided(rule: Rule, request: RouteRequest) -> Decision:
     return Decision(rule, rule.targets[rule.split.owner(key)], mirrored)
 
 
-# What another target must save where requests may spill, of the cost and in seconds. With less, many
-# interactive requests went to engines on which a long prompt was the next one (bench/RESULTS.md).
+# What another target must save where requests may spill, of the cost and in seconds. With less,
+# many interactive requests went to engines on which a long prompt was the next one
+# (bench/RESULTS.md).
 SAVED_SHARE: Final = 0.5
 SAVED_S: Final = 1.0
 

@@ -44,29 +44,6 @@ TAIL_BYTES: Final = 8_192
 SENDER: Final = "\0mirror"
 
 
-class Mirrored(NamedTuple):
-    """What is sent. The body is the original's own bytes, and no second copy of them.
-
-    `key`: whether the client's is sent, and the pool's own if there is one.
-    """
-
-    head: RequestHead
-    body: bytes
-    replaced: Splices
-    added: Headers
-    dialect: Dialect
-    peer: bytes
-    key: tuple[bool, bytes | None]
-
-
-class Limits(NamedTuple):
-    """The times of a copy: until its first token, without a byte after that, and of it all."""
-
-    first_s: float
-    idle_s: float
-    total_s: float
-
-
 class Seat:
     """The room that one copy takes, from the first bytes of its original's answer to its end."""
 
@@ -78,12 +55,22 @@ class Seat:
         self.body_bytes = body_bytes
 
 
-class Original(NamedTuple):
-    """What a copy is compared with. `limit_tokens`: of its answer, 0 for none."""
+class Mirrored(NamedTuple):
+    """What is sent, and with what it is compared."""
 
     seat: Seat
-    record: Record
-    limit_tokens: int
+    record: Record  # of the original
+    limit_tokens: int  # of its answer, 0 for none
+    head: RequestHead
+    body: bytes  # the original's own bytes, and no second copy of them
+    replaced: Splices
+    added: Headers
+    dialect: Dialect
+    peer: bytes
+    key: tuple[bool, bytes | None]  # whether the client's is sent, and the pool's own
+    first_s: float  # the longest time until the first token
+    idle_s: float  # and without a byte after that
+    total_s: float
 
 
 class Copy:
@@ -94,7 +81,6 @@ class Copy:
         "_connections",
         "_dialing",
         "_ended",
-        "_limits",
         "_now",
         "_parts",
         "_streams",
@@ -105,7 +91,6 @@ class Copy:
         "last_byte_s",
         "lease",
         "mirrored",
-        "original",
         "result",
         "sent_s",
         "usage",
@@ -113,21 +98,17 @@ class Copy:
 
     def __init__(
         self,
-        original: Original,
         mirrored: Mirrored,
         lease: Lease,
         connections: ConnectionPool,
-        limits: Limits,
         now: Callable[[], float],
         ended: Callable[["Copy"], None],
     ) -> None:
         """`ended` is called once."""
-        self.original = original
         self.mirrored = mirrored
         self.lease = lease
         lease.held_up = True  # its time teaches nothing
         self._connections = connections
-        self._limits = limits
         self._now = now
         self._ended = ended
         self._connection: BackendConnection | None = None
@@ -183,11 +164,11 @@ class Copy:
     @property
     def due_s(self) -> float:
         """When it has taken too long, if nothing more comes."""
-        limits = self._limits
-        over_s = self.began_s + limits.total_s
+        mirrored = self.mirrored
+        over_s = self.began_s + mirrored.total_s
         if self.first_token_s:
-            return min(over_s, self.last_byte_s + limits.idle_s)
-        return min(over_s, self.began_s + limits.first_s)
+            return min(over_s, self.last_byte_s + mirrored.idle_s)
+        return min(over_s, self.began_s + mirrored.first_s)
 
     # The sink of its answer ---------------------------------------------------------------------
 
@@ -327,7 +308,7 @@ class Mirrors:
     def ended(self, copy: Copy) -> None:
         """A copy is over."""
         self._running.discard(copy)
-        seat = copy.original.seat
+        seat = copy.mirrored.seat
         self.leave(seat, copy.result)
         if copy.result == "failed":
             self._resting.pop(seat.client, None)
@@ -358,7 +339,7 @@ class Mirrors:
 
     def _compare(self) -> None:
         """Compare the copies whose originals have ended, too."""
-        for copy in [each for each in self._ended if each.original.record.ended_s]:
+        for copy in [each for each in self._ended if each.mirrored.record.ended_s]:
             self._ended.discard(copy)
             _compare(self._metrics, copy)
 
@@ -368,7 +349,7 @@ def _compare(metrics: Metrics, copy: Copy) -> None:
 
     Texts are not compared: engines that sample answer differently each time.
     """
-    record, route = copy.original.record, copy.original.seat.route
+    record, route = copy.mirrored.record, copy.mirrored.seat.route
     if not record.whole or record.status != 200:
         return
     own_s = record.first_token_s - record.sent_s
@@ -380,7 +361,7 @@ def _compare(metrics: Metrics, copy: Copy) -> None:
     tokens, copied_tokens = record.usage.completion_tokens, copy.usage.completion_tokens
     if tokens:
         metrics.mirrored(metrics.mirror_tokens, route).observe(copied_tokens / tokens)
-    limit_tokens = copy.original.limit_tokens
+    limit_tokens = copy.mirrored.limit_tokens
     if limit_tokens:
         cut, copy_cut = tokens >= limit_tokens, copied_tokens >= limit_tokens
         same = "same" if cut == copy_cut else "original_cut" if cut else "copy_cut"
