@@ -7,6 +7,7 @@ less, so that an alert comes before the budget is gone. The short window lets an
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -105,22 +106,18 @@ def next_state(before: State, used: float) -> State:
     return State.OK
 
 
+@dataclass(frozen=True, slots=True)
 class Goal:
     """What an objective asks for: `share` of the requests must be good.
 
     `targets`: kinds of times with their longest in seconds. For a percentile it is one.
+    `patience_s`: who leaves later, and with nothing, may have waited in vain.
     """
 
-    __slots__ = ("name", "patience_s", "share", "targets")
-
-    def __init__(
-        self, name: str, share: float, targets: Targets = (), patience_s: float = VAIN_S
-    ) -> None:
-        """`patience_s`: who leaves later, and with nothing, may have waited in vain."""
-        self.name = name
-        self.share = share
-        self.targets = targets
-        self.patience_s = patience_s
+    name: str
+    share: float
+    targets: Targets = ()
+    patience_s: float = VAIN_S
 
     @property
     def timed(self) -> bool:
