@@ -2,9 +2,9 @@
 
 Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that it serves; the choice
 of backends uses the list, too, and so does whoever has an adapter loaded. Deep: one token or one
-embedding, or the least of another kind of work, because vLLM's `/health` answers 200 while its
-engine hangs, sleeps or drains. Each probe is one request, limited in time and size, on a new
-connection for each turn. Its outcome is a value, never an exception.
+embedding, because vLLM's `/health` answers 200 while its engine hangs, sleeps or drains. Each probe
+is one request, limited in time and size, on a new connection for each turn. Its outcome is a value,
+never an exception.
 """
 
 import asyncio
@@ -49,50 +49,14 @@ class Task(StrEnum):
 
     COMPLETION = "/v1/completions"
     EMBEDDING = "/v1/embeddings"
-    CHAT = "/v1/chat/completions"
-    RESPONSE = "/v1/responses"
-    MESSAGE = "/v1/messages"
-    POOLING = "/pooling"
-    CLASS = "/classify"
-    SCORE = "/score"
-    RERANK = "/rerank"
     NONE = ""
 
 
-# Every usual backend does one of these.
-USUAL: Final = (Task.COMPLETION, Task.EMBEDDING)
-# If several paths serve one kind, an older one is used, which all servers have.
-_TASKS: Final = {each.value: each for each in Task if each is not Task.NONE} | {
-    "/v2/embed": Task.EMBEDDING,
-    "/v1/chat/completions/batch": Task.CHAT,
-    "/v1/score": Task.SCORE,
-    "/v1/rerank": Task.RERANK,
-    "/v2/rerank": Task.RERANK,
-}
-_TEXT: Final = "a"
-_CHAT: Final = {"messages": [{"role": "user", "content": _TEXT}], "max_tokens": 1, "temperature": 0}
 # The least that an engine can do. A token id needs no tokenizer, and 1 is in every vocabulary.
 _WORK: Final[dict[Task, dict[str, object]]] = {
     Task.COMPLETION: {"prompt": [1], "max_tokens": 1, "temperature": 0},
     Task.EMBEDDING: {"input": [1]},
-    Task.CHAT: _CHAT,
-    Task.RESPONSE: {"input": _TEXT, "max_output_tokens": 1, "temperature": 0, "store": False},
-    Task.MESSAGE: _CHAT,
-    Task.POOLING: {"input": [1]},
-    Task.CLASS: {"input": _TEXT},
-    Task.SCORE: {"text_1": _TEXT, "text_2": _TEXT},
-    Task.RERANK: {"query": _TEXT, "documents": [_TEXT]},
 }
-
-
-def task_of(path: str) -> Task | None:
-    """The task that is most like a request to this path. None if there is none."""
-    return _TASKS.get(path)
-
-
-def work(model: str, task: Task) -> tuple[bytes, bytes]:
-    """The path and the body of the least work of this kind."""
-    return task.value.encode(), orjson.dumps({"model": model, **_WORK[task]})
 
 
 @dataclass(slots=True)
@@ -166,15 +130,16 @@ class Prober:
     async def deep(
         self, model: str, task: Task | None, timeout_s: float
     ) -> tuple[Task | None, Outcome]:
-        """Have one token generated, or one text embedded, or whatever `task` is.
+        """Have one token generated, or one text embedded.
 
         With `task` None, find out which task the backend does. The task in the result is
         None while that is unknown.
         """
         if task is Task.NONE:
             return task, Outcome()
-        for each in USUAL if task is None else (task,):
-            question = self._questions.post(*work(model, each), _FIRST, WORK_BYTES_MAX)
+        for each in _WORK if task is None else (task,):
+            work = orjson.dumps({"model": model, **_WORK[each]})
+            question = self._questions.post(each.value.encode(), work, _FIRST, WORK_BYTES_MAX)
             answer = await told(question, timeout_s)
             if isinstance(answer, Outcome):
                 return task, Outcome("hung") if answer.reason == "timeout" else answer

@@ -341,9 +341,7 @@ class Watch:
     async def _look_deep(self, ask: Asks) -> None:
         backend, slept_s, asked = self.backend, self._slept_s, self._deep_asked
         self._deep_asked = False
-        outcome, progressed, excused, kind_fails = await self._deep.look(
-            ask, self._peers, self._model(), self._settings
-        )
+        outcome, progressed, excused = await self._deep.look(ask, self._model(), self._settings)
         if self._slept_s != slept_s:
             self.look()
             return
@@ -354,7 +352,7 @@ class Watch:
             return
         self._note("deep", outcome)
         told = self._deep.task is not Task.NONE and outcome.reason not in _NOT_ALLOWED
-        self._unprobed = not told and kind_fails is not False
+        self._unprobed = not told
         slow = excused or (outcome.reason == "hung" and progressed)
         self._probe_agrees = not (outcome.passed or outcome.busy or slow)
         if asked and not self._probe_agrees and not self._unprobed:

@@ -34,7 +34,6 @@ class Backends:
         self.deep_timeout_s = 0.0
         self.report_is: EngineReport | None = None
         self.task_is = Task.COMPLETION
-        self.deep_of: dict[Task | None, Outcome] = {}  # where it is not `deep_is`
         self.tasks_were: list[Task | None] = []
         self.during_live: Callable[[], None] = _nothing
         self.during_deep: Callable[[], None] = _nothing
@@ -54,7 +53,7 @@ class Backends:
         self.deep_timeout_s = timeout_s
         self.tasks_were.append(task)
         self.during_deep()
-        return self.task_is, self.deep_of.get(task, self.deep_is)
+        return self.task_is, self.deep_is
 
     async def version(self, timeout_s: float) -> str | None:
         return self.version_is
