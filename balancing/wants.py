@@ -14,7 +14,7 @@ import msgspec
 from penstock.balancing.field_values import NO_FIELD, UNREADABLE
 from penstock.balancing.fields import CLIPPED_BYTES, Fields
 from penstock.balancing.outline import SLICE_BYTES, Steps
-from penstock.balancing.routes.needs import needs_of
+from penstock.balancing.routes.conditions import needs_of
 
 NAME_BYTES_MAX: Final = 512  # a longer user or effort is not read
 # The parts of a message that hold media, by what they hold. As raw bytes: a quote inside JSON text

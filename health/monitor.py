@@ -18,8 +18,7 @@ from penstock.balancing.outliers.penalties import Cause
 from penstock.conf.health import HealthSettings
 from penstock.health.client import Client, Connections
 from penstock.health.machine import ToReturn
-from penstock.health.pace import Pace
-from penstock.health.places import Places
+from penstock.health.pace import Pace, Places
 from penstock.health.probes import LastProbe, Outcome, Prober
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
 from penstock.health.shortage import Shortage
@@ -33,10 +32,9 @@ logger = logging.getLogger(__name__)
 SCRAPE_S: Final = 2.0
 SCRAPE_S_PER_BACKEND: Final = 0.02
 SCRAPE_JITTER: Final = 0.1
-# How many backends without requests may be probed at once: those that were healthy at their last
-# probe, and those that were not.
+# How many backends without requests may be probed at once. Those that hang take 20 of these places:
+# 200 turns a second (`pace.py`), and each keeps its place for 0.1 s.
 PLACES: Final = 32
-PLACES_IN_DOUBT: Final = 16
 # A server without such metrics is asked rarely: a server with metrics may replace it.
 NO_METRICS_AFTER: Final = 5
 NO_METRICS_S: Final = 60.0
@@ -83,9 +81,7 @@ class Monitor:
         self._scrape_s = SCRAPE_S
         self._pace = Pace()
         self._shortage = Shortage()
-        later = asyncio.get_running_loop().call_later
-        self._places = Places(PLACES, later)
-        self._places_in_doubt = Places(PLACES_IN_DOUBT, later)
+        self._places = Places(PLACES, asyncio.get_running_loop().call_later)
         self.started = asyncio.Event()  # every backend was probed once
 
     def use(
@@ -229,9 +225,7 @@ class Monitor:
 
     def _place(self, watch: Watch) -> AbstractAsyncContextManager[None]:
         """The permission for a turn. A backend with requests needs none."""
-        if watch.used:
-            return nullcontext()
-        return (self._places_in_doubt if watch.suspected else self._places).one()
+        return nullcontext() if watch.used else self._places.one()
 
     async def _scrape(self, backend: Backend, watch: Watch, terms: Terms) -> None:
         pause_s = self._scrape_s * (0.5 + 0.5 * self._rng.random())  # not all at once

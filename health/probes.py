@@ -1,23 +1,22 @@
 """The probes: what a backend is asked to show that it lives, is ready and generates.
 
-Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that it serves;
-the choice of backends uses the list, too, and so does whoever has an adapter loaded. Deep:
-one token or one embedding, because vLLM's `/health` answers 200 while its engine hangs,
-sleeps or drains. Each probe is one request, limited in time and size, on a new connection
-for each turn. Its outcome is a value, never an exception.
+Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that it serves; the choice
+of backends uses the list, too, and so does whoever has an adapter loaded. Deep: one token or one
+embedding, because vLLM's `/health` answers 200 while its engine hangs, sleeps or drains. Each probe
+is one request, limited in time and size, on a new connection for each turn. Its outcome is a value,
+never an exception.
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 import orjson
 
 from penstock.balancing.engine_report import EngineReport
 from penstock.health.client import Answer, Client
-from penstock.health.engine import read_version
-from penstock.health.models import read_models
+from penstock.health.engine import read_models, read_version
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
-from penstock.health.tasks import USUAL, Task, work
 
 # The limit for an answer whose body is not read.
 STATUS_BYTES_MAX: Final = 4_096
@@ -37,6 +36,21 @@ KEY_REFUSED: Final = frozenset({401, 403})
 _NOT_TOLD: Final = KEY_REFUSED | {404, 405}
 # Where the engine schedules by priority, the probe goes before all queued requests.
 _FIRST: Final = b"x-vllm-priority: -1000000\r\n"
+
+
+class Task(StrEnum):
+    """A kind of work that a deep probe can ask for, by its path."""
+
+    COMPLETION = "/v1/completions"
+    EMBEDDING = "/v1/embeddings"
+    NONE = ""
+
+
+# The least that an engine can do. A token id needs no tokenizer, and 1 is in every vocabulary.
+_WORK: Final[dict[Task, dict[str, object]]] = {
+    Task.COMPLETION: {"prompt": [1], "max_tokens": 1, "temperature": 0},
+    Task.EMBEDDING: {"input": [1]},
+}
 
 
 @dataclass(slots=True)
@@ -110,16 +124,17 @@ class Prober:
     async def deep(
         self, model: str, task: Task | None, timeout_s: float
     ) -> tuple[Task | None, Outcome]:
-        """Have one token generated, or one text embedded, or whatever `task` is.
+        """Have one token generated, or one text embedded.
 
         With `task` None, find out which task the backend does. The task in the result is
         None while that is unknown.
         """
         if task is Task.NONE:
             return task, Outcome()
-        for each in USUAL if task is None else (task,):
-            path, body = work(model, each)
-            answer = await self._client.post(path, body, timeout_s, _FIRST, WORK_BYTES_MAX)
+        for each in _WORK if task is None else (task,):
+            work = orjson.dumps({"model": model, **_WORK[each]})
+            path = each.value.encode()
+            answer = await self._client.post(path, work, timeout_s, _FIRST, WORK_BYTES_MAX)
             if answer.reason:
                 hung = answer.reason == "timeout"
                 return task, Outcome("hung") if hung else _unheard(answer)

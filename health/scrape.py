@@ -27,23 +27,21 @@ _CAPACITY: Final = re.compile(rb'kv_cache_size_tokens="([0-9]{1,15})(?:\.0)?"')
 _AWAKE: Final = b'sleep_state="awake"'
 _CAPACITY_WAIT: Final = b'reason="capacity"'
 _DEFERRED: Final = b'reason="deferred"'
-_RUNNING: Final = b"vllm:num_requests_running"
-_WAITING: Final = b"vllm:num_requests_waiting"
-_USAGE: Final = b"vllm:kv_cache_usage_perc"
-_CONFIG: Final = b"vllm:cache_config_info"
-_SLEEP: Final = b"vllm:engine_sleep_state"
-_QUERIES: Final = b"vllm:prefix_cache_queries_total"
-_HITS: Final = b"vllm:prefix_cache_hits_total"
-_GENERATED: Final = b"vllm:generation_tokens_total"
-_BY_REASON: Final = b"vllm:num_requests_waiting_by_reason"
-_PREEMPTIONS: Final = b"vllm:num_preemptions_total"
-_PROMPT: Final = b"vllm:prompt_tokens_total"
-_STEPS: Final = b"vllm:iteration_tokens_total_count"
-_STEP_TOKENS: Final = b"vllm:iteration_tokens_total_sum"
-_NAMES: Final = (
-    _RUNNING, _WAITING, _USAGE, _CONFIG, _SLEEP, _QUERIES, _HITS, _GENERATED,
-    _BY_REASON, _PREEMPTIONS, _PROMPT, _STEPS, _STEP_TOKENS,
-)  # fmt: skip
+_NAMES: Final = {
+    "running": b"vllm:num_requests_running",
+    "waiting": b"vllm:num_requests_waiting",
+    "usage": b"vllm:kv_cache_usage_perc",
+    "config": b"vllm:cache_config_info",
+    "sleep": b"vllm:engine_sleep_state",
+    "queries": b"vllm:prefix_cache_queries_total",
+    "hits": b"vllm:prefix_cache_hits_total",
+    "generated": b"vllm:generation_tokens_total",
+    "by_reason": b"vllm:num_requests_waiting_by_reason",
+    "preemptions": b"vllm:num_preemptions_total",
+    "prompt": b"vllm:prompt_tokens_total",
+    "steps": b"vllm:iteration_tokens_total_count",
+    "step_tokens": b"vllm:iteration_tokens_total_sum",
+}
 
 Sample = tuple[bytes, float]  # labels and value
 _UNCACHED: Final = b'enable_prefix_caching="False"'
@@ -58,36 +56,39 @@ async def read_report(text: bytes, now_s: float, known_requests: int) -> EngineR
 
     `known_requests`: how many requests are known to be in flight there at `now_s`.
     """
-    if text.find(_RUNNING) < 0:
+    if text.find(_NAMES["running"]) < 0:
         return None
     text = b"\n" + text
     read = {}
-    for name in _NAMES:
-        read[name] = samples_of(text, name)
+    for key, name in _NAMES.items():
+        read[key] = samples_of(text, name)
         if len(text) > LARGE_BYTES:
             await asyncio.sleep(0)
-    capacity = [int(found[1]) for labels, _ in read[_CONFIG] if (found := _CAPACITY.search(labels))]
-    awake = [value for _, value in _with(read[_SLEEP], _AWAKE)]
+    capacity = [
+        int(found[1]) for labels, _ in read["config"] if (found := _CAPACITY.search(labels))
+    ]
+    awake = [value for _, value in _with(read["sleep"], _AWAKE)]
     return EngineReport(
         at_s=now_s,
-        running=_sum(read[_RUNNING]),
-        waiting=_sum(read[_WAITING]),
-        kv_usage=max((value for _, value in read[_USAGE]), default=0.0),
-        kv_told=bool(read[_USAGE]),
+        running=_sum(read["running"]),
+        waiting=_sum(read["waiting"]),
+        kv_usage=max((value for _, value in read["usage"]), default=0.0),
+        kv_told=bool(read["usage"]),
         kv_tokens=min(VALUE_MAX, sum(capacity)) if capacity else None,
-        keeps_prefixes=not read[_CONFIG] or any(_UNCACHED not in each for each, _ in read[_CONFIG]),
-        prefix_queries_tokens=_sum(read[_QUERIES]),
-        prefix_hits_tokens=_sum(read[_HITS]),
-        generated_tokens=_sum(read[_GENERATED]),
+        keeps_prefixes=not read["config"]
+        or any(_UNCACHED not in each for each, _ in read["config"]),
+        prefix_queries_tokens=_sum(read["queries"]),
+        prefix_hits_tokens=_sum(read["hits"]),
+        generated_tokens=_sum(read["generated"]),
         awake=not awake or any(awake),
         known_requests=known_requests,
         engines=max(1, len(capacity)),
-        waiting_for_room=_sum(_with(read[_BY_REASON], _CAPACITY_WAIT)),
-        deferred=_sum(_with(read[_BY_REASON], _DEFERRED)),
-        preemptions=_sum(read[_PREEMPTIONS]),
-        prompt_tokens=_sum(read[_PROMPT]),
-        steps=_sum(read[_STEPS]),
-        step_tokens=_sum(read[_STEP_TOKENS]),
+        waiting_for_room=_sum(_with(read["by_reason"], _CAPACITY_WAIT)),
+        deferred=_sum(_with(read["by_reason"], _DEFERRED)),
+        preemptions=_sum(read["preemptions"]),
+        prompt_tokens=_sum(read["prompt"]),
+        steps=_sum(read["steps"]),
+        step_tokens=_sum(read["step_tokens"]),
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.slo.sample import Outcome, Sample
 from penstock.balancing.slo.slo import Slo
 from penstock.balancing.speed.compare import Pace
@@ -32,7 +33,7 @@ from penstock.proxy.telemetry.pool_metrics import POOL_MODELS_MAX
 from penstock.proxy.telemetry.recent import SAMPLED_EVERY, SLOW_WINDOW_S, TRIES_MAX, Kept, Recent
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.tracing.context import STATE_BYTES_MAX
-from penstock.proxy.tracing.finished import SPANS_MAX, Finished, Waiting
+from penstock.proxy.tracing.span import SPANS_MAX, Finished, Waiting
 
 MB: Final = 1e6
 BACKENDS: Final = 1_000
@@ -107,13 +108,15 @@ def _facts(second: int, number: int) -> BackendFacts:
         pace=Pace(real * 0.5, real * 0.6),
         requests_total=whole + 2,
         failures_total=whole + 3,
-        told_s=real,
-        running=whole + 4,
-        waiting=whole + 5,
-        kv_usage=real * 0.6,
-        generated_tokens=whole + 6,
-        preemptions=whole + 7,
-        steps=whole + 8,
+        report=EngineReport(
+            real,
+            running=whole + 4,
+            waiting=whole + 5,
+            kv_usage=real * 0.6,
+            generated_tokens=whole + 6,
+            preemptions=whole + 7,
+            steps=whole + 8,
+        ),
     )
 
 

@@ -1,9 +1,12 @@
-"""One metric of both versions in one step of a canary: evidence for and against, and figures."""
+"""One metric of both versions in one step of a canary: evidence for and against, and figures.
+
+Requests are compared in cells: one kind of request in one stretch of time. When a cell closes
+depends on how many requests it has and how old it is, never on how they ended.
+"""
 
 from math import exp, log
 from typing import Final
 
-from penstock.balancing.canary.cells import Arm, Cell
 from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.metrics import Metric
 from penstock.balancing.canary.sequential import (
@@ -14,7 +17,62 @@ from penstock.balancing.canary.sequential import (
     Harmless,
     Worse,
 )
-from penstock.balancing.canary.usual import Usual
+from penstock.balancing.canary.usual import ByKind
+
+# A cell is compared after so long if the stable version has some requests in it, and many times as
+# many as the canary, or both have many; else after the longest time. Times change little in that.
+CLOSES_S: Final = 10.0
+CLOSES_AT_LAST_S: Final = 60.0
+STABLE_MIN: Final = 8
+TIMES: Final = 8
+MANY: Final = 40
+
+
+class Arm:
+    """One version's requests in a cell, by the group of their client: all, and the bad ones."""
+
+    __slots__ = ("by_group", "log_sum", "number")
+
+    def __init__(self) -> None:
+        self.by_group: dict[int, tuple[int, int]] = {}
+        self.number = 0
+        self.log_sum = 0.0  # of times: the sum of their logarithms
+
+    def add(self, group: int, *, bad: bool) -> None:
+        """One more request."""
+        number, its_bad = self.by_group.get(group, (0, 0))
+        self.by_group[group] = (number + 1, its_bad + bad)
+        self.number += 1
+
+    @property
+    def bad(self) -> int:
+        return sum([bad for _, bad in self.by_group.values()])
+
+
+class Cell:
+    """Both versions' requests of one kind, all of them fresh or none."""
+
+    __slots__ = ("canary", "fresh", "harmed", "late_log", "opened_s", "stable")
+
+    def __init__(self, now_s: float, late_log: float, *, fresh: bool) -> None:
+        """`late_log`: what is above it is bad."""
+        self.opened_s = now_s
+        self.late_log = late_log
+        self.fresh = fresh
+        self.canary = Arm()  # as "worse" counts what is bad
+        self.harmed = Arm()  # as "harmless" does: the same requests
+        self.stable = Arm()
+
+    def closes(self, now_s: float) -> bool:
+        """Whether to compare it now."""
+        age_s = now_s - self.opened_s
+        if age_s < CLOSES_S:
+            return False
+        canary, stable = self.canary.number, self.stable.number
+        if canary and stable >= STABLE_MIN and stable >= min(TIMES * canary, MANY - canary):
+            return True
+        return age_s >= CLOSES_AT_LAST_S
+
 
 # The stable's share of bad requests that "worse" takes for equal: a client that fills the cap with
 # good requests to the stable version makes its share look less by that.
@@ -44,7 +102,7 @@ class Comparison:
         "worse",
     )
 
-    def __init__(self, metric: Metric, chance: float, usual: dict[int, Usual]) -> None:
+    def __init__(self, metric: Metric, chance: float, usual: ByKind) -> None:
         """`chance`: of a false alarm in this step, all metrics together. `usual`: what is late,
         by the kind of request; it outlives steps."""
         self.metric = metric
@@ -75,9 +133,7 @@ class Comparison:
         late_log = 0.5  # what is bad is 1
         if metric.timed:
             value = log(max(1e-9, value))
-            usual = self._usual.get(kind)
-            if usual is None:
-                usual = self._usual[kind] = Usual()
+            usual = self._usual[kind]
             known, late_log = usual.known, usual.late_log
             if not ended.canary and not ended.unanswered:
                 usual.add(value)
@@ -143,8 +199,9 @@ class Comparison:
         canary, stable = cell.canary, cell.stable
         if not canary.number or not stable.number:
             return False
-        _add(self.canary, canary)
-        _add(self.stable, stable)
+        for sums, arm in ((self.canary, canary), (self.stable, stable)):
+            sums[0] += arm.number
+            sums[1] += arm.bad
         if self.metric.timed:
             mean_log = canary.log_sum / canary.number - stable.log_sum / stable.number
             self._ratio_logs += canary.number * mean_log
@@ -161,11 +218,6 @@ class Comparison:
             return f"{metric.before} {ratio:.2f} x {metric.after} ({number:,} requests)"
         shares = f"{_percent(self.canary)} of {number:,} against {_percent(self.stable)}"
         return f"{metric.before} {shares} of {of:,}"
-
-
-def _add(sums: list[int], arm: Arm) -> None:
-    sums[0] += arm.number
-    sums[1] += arm.bad
 
 
 def _percent(sums: list[int]) -> str:

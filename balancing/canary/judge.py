@@ -4,14 +4,14 @@ One client's requests are at most a quarter of what is compared, of both version
 eight groups of clients it is more: twice an even share.
 """
 
+from collections import defaultdict
 from typing import Final
 
 from penstock.balancing.canary.comparison import Comparison
 from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.groups import GROUPS, Groups
 from penstock.balancing.canary.metrics import Metric, size_of
-from penstock.balancing.canary.usual import Usual
-from penstock.balancing.canary.waits import Waits
+from penstock.balancing.canary.usual import ByKind, Usual, Waits
 
 SHARE_MAX: Final = 0.25
 EVEN_SHARES: Final = 2.0
@@ -28,7 +28,7 @@ class Habits:
 
     def __init__(self) -> None:
         self.groups = Groups()
-        self.usual: dict[str, dict[int, Usual]] = {}
+        self.usual: defaultdict[str, ByKind] = defaultdict(lambda: ByKind(Usual))
         self.waits = Waits()
 
 
@@ -75,10 +75,7 @@ class Judge:
         alone: bool = False,
     ) -> None:
         """`chance`: that it calls an equal version worse. `alone`: one client is enough."""
-        usual = habits.usual
-        self.comparisons = [
-            Comparison(metric, chance, usual.setdefault(metric.name, {})) for metric in metrics
-        ]
+        self.comparisons = [Comparison(each, chance, habits.usual[each.name]) for each in metrics]
         self._habits = habits
         self._requests_min = requests_min
         self._alone = alone

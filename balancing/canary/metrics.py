@@ -57,33 +57,13 @@ class Metric(NamedTuple):
 def metrics_of(settings: JudgeSettings) -> list[Metric]:
     """Those that are compared. The parts of all add up to 1."""
     found: list[Metric] = []
-    shares: tuple[tuple[str, float, float | None, Read, bool, str], ...] = (
-        ("errors", 0.4, settings.errors, _failed, False, "errors"),
-        ("hung", 0.1, settings.hung, _hung, False, "far too long waits"),
-        ("broken", 0.3, settings.broken, _broken, False, "broken answers"),
-        ("empty", 0.05, settings.empty, _empty, True, "empty answers"),
-        ("refused", 0.05, settings.refused, _refused, True, "refusals"),
-    )
-    for name, part, allowed, read, fresh, words in shares:
+    for name, part, bad, beside, fresh, words in _SHARES:
+        allowed: float | None = getattr(settings, name)
         if allowed is not None:
+            read = _share(bad, beside)
             found.append(Metric(name, part, allowed, read, size_of, False, fresh, words))
-    length = settings.length
-    times: tuple[tuple[str, float, float | None, Read, Kind, bool, str, str], ...] = (
-        (
-            "ttft",
-            0.04,
-            settings.ttft,
-            _ttft_s,
-            _size_and_load,
-            False,
-            "first tokens take",
-            "the time",
-        ),
-        ("itl", 0.04, settings.itl, _itl_s, _streams, False, "further tokens take", "the time"),
-        ("longer", 0.01, length, _tokens, size_of, True, "answers are", "as long"),
-        ("shorter", 0.01, length, _shortness, size_of, True, "answers are", "as short"),
-    )
-    for name, part, allowed, read, kind, fresh, before, after in times:
+    for name, key, part, read, kind, fresh, before, after in _TIMES:
+        allowed = getattr(settings, key)
         if allowed is not None:
             found.append(Metric(name, part, allowed, read, kind, True, fresh, before, after))
     return found
@@ -109,37 +89,15 @@ def _streams(ended: Ended) -> int:
     return min(2 * CLASSES, ended.streams.bit_length())
 
 
-def _failed(ended: Ended) -> float | None:
-    if ended.ending in (Ending.LEFT, Ending.REFUSED, Ending.HUNG):
-        return None
-    return float(ended.ending is Ending.ERROR)
+def _share(bad: Ending, beside: tuple[Ending, ...]) -> Read:
+    """Requests that ended in `bad` are bad. Those that ended in one `beside` it count, too."""
 
+    def read(ended: Ended) -> float | None:
+        if ended.ending is bad:
+            return 1.0
+        return 0.0 if ended.ending in beside else None
 
-def _hung(ended: Ended) -> float | None:
-    """Apart from errors: where some answers are long, good ones of both versions count as hung."""
-    if ended.ending in (Ending.LEFT, Ending.REFUSED, Ending.ERROR):
-        return None
-    return float(ended.ending is Ending.HUNG)
-
-
-def _broken(ended: Ended) -> float | None:
-    return _of_answers(ended, Ending.BROKEN)
-
-
-def _empty(ended: Ended) -> float | None:
-    return _of_answers(ended, Ending.EMPTY)
-
-
-def _of_answers(ended: Ended, bad: Ending) -> float | None:
-    if ended.ending is bad:
-        return 1.0
-    return 0.0 if ended.ending is Ending.SERVED else None
-
-
-def _refused(ended: Ended) -> float | None:
-    if ended.ending in (Ending.LEFT, Ending.ERROR, Ending.HUNG):
-        return None
-    return float(ended.ending is Ending.REFUSED)
+    return read
 
 
 def _ttft_s(ended: Ended) -> float | None:
@@ -160,3 +118,21 @@ def _tokens(ended: Ended) -> float | None:
 def _shortness(ended: Ended) -> float | None:
     tokens = _tokens(ended)
     return 1.0 / tokens if tokens else None
+
+
+_SERVED: Final = (Ending.SERVED,)
+_ANSWERED: Final = (Ending.SERVED, Ending.BROKEN, Ending.EMPTY)
+# Far too long waits are no errors: where some answers are long, good ones of both versions wait so.
+_SHARES: Final[tuple[tuple[str, float, Ending, tuple[Ending, ...], bool, str], ...]] = (
+    ("errors", 0.4, Ending.ERROR, _ANSWERED, False, "errors"),
+    ("hung", 0.1, Ending.HUNG, _ANSWERED, False, "far too long waits"),
+    ("broken", 0.3, Ending.BROKEN, _SERVED, False, "broken answers"),
+    ("empty", 0.05, Ending.EMPTY, _SERVED, True, "empty answers"),
+    ("refused", 0.05, Ending.REFUSED, _ANSWERED, True, "refusals"),
+)
+_TIMES: Final[tuple[tuple[str, str, float, Read, Kind, bool, str, str], ...]] = (
+    ("ttft", "ttft", 0.04, _ttft_s, _size_and_load, False, "first tokens take", "the time"),
+    ("itl", "itl", 0.04, _itl_s, _streams, False, "further tokens take", "the time"),
+    ("longer", "length", 0.01, _tokens, size_of, True, "answers are", "as long"),
+    ("shorter", "length", 0.01, _shortness, size_of, True, "answers are", "as short"),
+)

@@ -10,14 +10,15 @@ running ──(time over, evidence lacks)──▶ held
 from collections import Counter
 from enum import Enum
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
+from penstock.balancing.ask import Ask
 from penstock.balancing.canary.ended import Ended, Ending
-from penstock.balancing.canary.fresh_keys import FreshKeys
-from penstock.balancing.canary.groups import GROUPS
+from penstock.balancing.canary.groups import GROUPS, FreshKeys
 from penstock.balancing.canary.judge import Habits, Judge
 from penstock.balancing.canary.metrics import metrics_of, size_of
-from penstock.balancing.canary.waits import FAR_S, Waiting
+from penstock.balancing.canary.usual import FAR_S, is_watched
+from penstock.balancing.lease import Lease
 from penstock.conf.canary import CanarySettings
 
 # A version that has served none of so many requests, of several clients, is not looked at longer.
@@ -27,7 +28,7 @@ UNSERVED_MAX: Final = 20
 _FAILED: Final = frozenset({Ending.ERROR, Ending.BROKEN, Ending.HUNG})
 # So many clients, unless one alone may decide: two may fail by what they ask for. Where fewer have
 # sent anything lately, all of those: nobody else would ever show it. A client that makes its own
-# requests fail has to wait for such a minute. `cells.py` compares over as long where few come.
+# requests fail has to wait for such a minute. `comparison.py` compares over as long where few come.
 UNSERVED_CLIENTS: Final = 3
 LATELY_S: Final = 60.0
 # That an equal version is rolled back, over all steps and metrics.
@@ -57,6 +58,82 @@ class Event(NamedTuple):
     stage: Stage
     percent: float
     why: str
+
+
+class Waiting(Protocol):
+    """A request that was sent. `told`: its end tells nothing more."""
+
+    told: bool
+    sent_s: float  # to a backend, the last time
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its first token, or its plain answer."""
+
+    def waiting(self, now_s: float) -> Ended:
+        """It as one that has waited in vain so far."""
+
+
+class Draw:
+    """How one request came to a version, and what was there then.
+
+    `key`: the hash that drew it, None if it was drawn for it alone. `fresh`: its client could not
+    know the version (`groups.py`). `queued_tokens`, `streams`: at its backend when it was sent,
+    itself included. `told`: its judge knows already that it waits far too long, so its end tells
+    nothing more.
+    """
+
+    __slots__ = (
+        "_ask",
+        "_lease",
+        "_on_canary",
+        "canary",
+        "fresh",
+        "key",
+        "queued_tokens",
+        "sent_s",
+        "streams",
+        "told",
+    )
+
+    def __init__(self, canary: "Canary", ask: Ask, key: int | None) -> None:
+        self.canary = canary
+        self.key = key
+        self.fresh = canary.began(ask.client, key)
+        self.queued_tokens = self.streams = 0
+        self.told = False
+        self._ask = ask
+        self._lease: Lease | None = None
+        self._on_canary = False
+        self.sent_s = 0.0
+
+    def sent(self, lease: Lease, *, on_canary: bool) -> None:
+        """It is sent to a backend of its version, maybe after another one has failed."""
+        backend = lease.backend
+        self.queued_tokens, self.streams = backend.queued_prefill_tokens, backend.streams
+        self._lease, self._on_canary, self.sent_s = lease, on_canary, lease.began_s
+        if is_watched(self._ask):
+            self.canary.sent(self)
+
+    @property
+    def waits(self) -> bool:
+        lease = self._lease
+        return lease is not None and not lease.ended and lease.first_token_s is None
+
+    def waiting(self, now_s: float) -> Ended:
+        ask = self._ask
+        return Ended(
+            Ending.HUNG,
+            canary=self._on_canary,
+            client=ask.client,
+            key=self.key,
+            fresh=self.fresh,
+            prompt_tokens=ask.prompt_tokens,
+            stream=ask.stream,
+            queued_tokens=self.queued_tokens,
+            streams=self.streams,
+            waited_s=now_s - self.sent_s,
+        )
 
 
 class Canary:

@@ -5,6 +5,7 @@ are asked at once. Its labels are its own, so that nobody learns by the time of 
 others have asked. They are kept by a keyed hash of the text, not by the text.
 """
 
+from collections import OrderedDict
 from hashlib import blake2b
 from typing import Final
 
@@ -12,12 +13,17 @@ import msgspec
 
 from penstock.balancing.fair_table import FairTable
 from penstock.balancing.field_values import UNREADABLE
-from penstock.balancing.labels.failures import Failures
 
 KEPT_S: Final = 600.0
 # Questions at once, of all clients and of one. At 10 ms each that is 6,400 a second, and 1,600.
 AT_ONCE: Final = 64
 AT_ONCE_OF_ONE: Final = 16
+# After so many failures in a row a client's questions are held up, and then one at a time tries. A
+# client may have the classifier fail by what it sends, so each has a run of its own.
+IN_A_ROW: Final = 5
+HELD_UP_S: Final = 5.0
+# The most clients whose failures are counted. One that is forgotten is asked for again.
+CLIENTS_MAX: Final = 1_024
 LABEL_CHARS_MAX: Final = 63
 _MARK_BYTES: Final = 16
 
@@ -38,6 +44,21 @@ def label_in(body: bytes) -> str | None:
     return label if 0 < len(label) <= LABEL_CHARS_MAX else None
 
 
+class _Run:
+    """A client's failures since its last answer. While it is held up, one question `tries`."""
+
+    __slots__ = ("failures", "tries", "until_s")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until_s = 0.0
+        self.tries = False
+
+    @property
+    def holds(self) -> bool:
+        return self.failures >= IN_A_ROW
+
+
 class Labels:
     """The labels that are remembered, and the questions that are asked now."""
 
@@ -46,7 +67,7 @@ class Labels:
         self._key = key
         self._known: FairTable[tuple[str, float]] = FairTable(entries)
         self._asking: dict[str, int] = {}
-        self._failures = Failures()
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
         self.asking = 0
 
     def mark(self, question: bytes) -> bytes:
@@ -63,9 +84,11 @@ class Labels:
         own = self._asking.get(client, 0)
         if self.asking >= AT_ONCE or own >= AT_ONCE_OF_ONE:
             return False
-        if not self._failures.may_ask(client, now_s):
-            return False
-        self._failures.begins(client)
+        run = self._runs.get(client)
+        if run is not None and run.holds:
+            if run.tries or now_s < run.until_s:
+                return False
+            run.tries = True
         self._asking[client] = own + 1
         self.asking += 1
         return True
@@ -79,7 +102,15 @@ class Labels:
         left = self._asking.pop(client) - 1
         if left:
             self._asking[client] = left
-        self._failures.ends(client, now_s, answered=label is not None)
         if label is not None:
+            self._runs.pop(client, None)
             self._known.put(client, mark, (label, now_s + KEPT_S))
-        return not self._failures.may_ask(client, now_s)
+            return False
+        run = self._runs.get(client)
+        if run is None:
+            run = self._runs[client] = _Run()
+            if len(self._runs) > CLIENTS_MAX:
+                self._runs.popitem(last=False)
+        run.failures += 1
+        run.tries, run.until_s = False, now_s + HELD_UP_S
+        return run.holds

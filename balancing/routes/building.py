@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.balancing.routes.hours import Hours
+from penstock.balancing.routes.conditions import Hours, Patterns, needs_of
 from penstock.balancing.routes.match import Match
-from penstock.balancing.routes.needs import needs_of
-from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.rule import Changes, Fallback, Mirror, Rule, Target
 from penstock.balancing.routes.split import Split, seed_of
 from penstock.balancing.routes.table import RouteTable

@@ -1,7 +1,10 @@
-"""What is decided for one request: its target, its fall-backs, and whether it is copied."""
+"""What is decided for one request: target, fall-backs, mirror, and its way."""
 
+from collections.abc import Callable
+from math import inf
 from typing import Final
 
+from penstock.balancing.canary.steps import Draw
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Rule, Target
 from penstock.balancing.routes.split import length_of, place_of
@@ -38,7 +41,7 @@ class Decision:
         fallbacks, target = self.rule.fallbacks, self.place(0)
         for number in range(step, len(fallbacks)):
             each = fallbacks[number]
-            if cause in each.causes and not each.target.same(target):
+            if cause in each.causes and each.target != target:
                 return number + 1
         return NO_FALLBACK
 
@@ -56,3 +59,82 @@ def decided(rule: Rule, request: RouteRequest) -> Decision:
         # By key, too: then its caches see whole sessions, as those of the target do.
         mirrored = place_of(key, mirror.seed) < length_of(mirror.share)
     return Decision(rule, rule.targets[rule.split.owner(key)], mirrored)
+
+
+# What another target must save where requests may spill, of the cost and in seconds. With less,
+# many interactive requests went to engines on which a long prompt was the next one
+# (bench/RESULTS.md).
+SAVED_SHARE: Final = 0.5
+SAVED_S: Final = 1.0
+
+
+def spilled(decision: Decision, cost_s: Callable[[Target], float]) -> Decision:
+    """The same decision with the target that costs least. `cost_s`: inf where it cannot be served.
+
+    A request stays at the target that its split gives it, unless another one costs clearly less
+    now: its own time there, what it takes of others' (`policies/cost.py`), and its wait before
+    that. So a long prompt leaves a full pool for long ones only for a pool in which it holds up few
+    streams. A target of weight 0 gets requests only so.
+    """
+    usual = decision.target
+    assert usual is not None
+    usual_s = cost_s(usual)
+    best, best_s = usual, usual_s - max(SAVED_S, SAVED_SHARE * usual_s) if usual_s < inf else inf
+    for target in decision.rule.targets:
+        if target is not usual:
+            seconds = cost_s(target)
+            if seconds < best_s:
+                best, best_s = target, seconds
+    return decision if best is usual else Decision(decision.rule, best, decision.mirrored)
+
+
+class Way:
+    """Where one request goes now. `step`: how many of its fall-backs it has come to.
+
+    `stays`: only its target has what it asks for. `draw`: None if its route has no canary, or if
+    its version was not drawn.
+    """
+
+    __slots__ = ("asked", "decision", "draw", "stays", "step")
+
+    def __init__(
+        self, decision: Decision, asked: str | None, *, step: int = 0, stays: bool = False
+    ) -> None:
+        """`asked`: the model that its client asked for."""
+        self.decision = decision
+        self.asked = asked
+        self.step = step
+        self.stays = stays
+        self.draw: Draw | None = None
+
+    @property
+    def canary(self) -> bool:
+        """Whether it was drawn to the canary."""
+        rule = self.decision.rule
+        return rule.canary and self.decision.target is rule.targets[-1]
+
+    @property
+    def target(self) -> Target:
+        return self.decision.place(self.step)
+
+    def fallbacks(self, cause: str) -> list[Target]:
+        """All fall-backs for this cause that are still to come."""
+        found: list[Target] = []
+        step = self._after(self.step, cause)
+        while step != NO_FALLBACK:
+            found.append(self.decision.place(step))
+            step = self._after(step, cause)
+        return found
+
+    def fall_back(self, cause: str, to: Target) -> bool:
+        """Turn to `to`. False: it is none of these."""
+        step = self._after(self.step, cause)
+        while step != NO_FALLBACK:
+            if self.decision.place(step) is to:
+                self.step = step
+                return True
+            step = self._after(step, cause)
+        return False
+
+    def _after(self, step: int, cause: str) -> int:
+        return NO_FALLBACK if self.stays else self.decision.after(step, cause)

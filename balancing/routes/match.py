@@ -1,71 +1,34 @@
 """When a route matches: all its conditions hold."""
 
+from dataclasses import dataclass
 from typing import Final
 
-from penstock.balancing.routes.hours import Hours
-from penstock.balancing.routes.patterns import Patterns
+from penstock.balancing.routes.conditions import Hours, Patterns
 from penstock.balancing.routes.request import RouteRequest
 
 MATCHES: Final = ""
 LABEL: Final = "label"
 
 
+@dataclass(frozen=True, slots=True)
 class Match:
     """The conditions of one route. None, or 0 bits: nothing is asked."""
 
-    __slots__ = (
-        "classes",
-        "efforts",
-        "headers",
-        "hours",
-        "labels",
-        "lacks",
-        "models",
-        "needs",
-        "paths",
-        "sessions",
-        "stream",
-        "tenants",
-        "tokens_max",
-        "tokens_min",
-        "users",
-    )
-
-    def __init__(
-        self,
-        *,
-        models: Patterns | None = None,
-        paths: Patterns | None = None,
-        headers: tuple[tuple[bytes, Patterns], ...] = (),
-        tenants: frozenset[str] | None = None,
-        classes: frozenset[str] | None = None,
-        stream: bool | None = None,
-        tokens_min: int | None = None,
-        tokens_max: int | None = None,
-        needs: int = 0,
-        lacks: int = 0,
-        efforts: frozenset[str] | None = None,
-        users: Patterns | None = None,
-        sessions: Patterns | None = None,
-        hours: Hours | None = None,
-        labels: frozenset[str] | None = None,
-    ) -> None:
-        """`tokens_min` is in the range of prompt tokens, `tokens_max` above it."""
-        self.models = models
-        self.paths = paths
-        self.headers = headers
-        self.tenants = tenants
-        self.classes = classes
-        self.stream = stream
-        self.tokens_min = tokens_min
-        self.tokens_max = tokens_max
-        self.needs = needs
-        self.lacks = lacks
-        self.efforts = efforts
-        self.users = users
-        self.sessions = sessions
-        self.hours = hours
-        self.labels = labels
+    models: Patterns | None = None
+    paths: Patterns | None = None
+    headers: tuple[tuple[bytes, Patterns], ...] = ()
+    tenants: frozenset[str] | None = None
+    classes: frozenset[str] | None = None
+    stream: bool | None = None
+    tokens_min: int | None = None  # in the range of prompt tokens
+    tokens_max: int | None = None  # above it
+    needs: int = 0
+    lacks: int = 0
+    efforts: frozenset[str] | None = None
+    users: Patterns | None = None
+    sessions: Patterns | None = None
+    hours: Hours | None = None
+    labels: frozenset[str] | None = None
 
     @property
     def asks_only_for_models(self) -> bool:

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
+from penstock.balancing.routes.conditions import named
 from penstock.balancing.routes.decision import Decision, decided
-from penstock.balancing.routes.index import Index
 from penstock.balancing.routes.match import LABEL, MATCHES
-from penstock.balancing.routes.needs import named
-from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Rule
 from penstock.balancing.routes.words import why_not
@@ -32,9 +30,7 @@ class RouteTable:
     """
 
     __slots__ = (
-        "_by_headers",
         "_by_model",
-        "_by_path",
         "_by_tenant",
         "_open",
         "adapters",
@@ -50,11 +46,10 @@ class RouteTable:
     ) -> None:
         self.rules = tuple(rules)
         self.adapters = adapters
-        # Rules are found by one of their conditions. Only the rest are looked at each time.
-        self._by_model = Index()
-        self._by_tenant = Index()
-        self._by_path = Index()
-        self._by_headers: dict[bytes, Index] = {}
+        # The numbers of rules that name models or tenants, by these: there may be many. Only the
+        # rest are looked at each time.
+        self._by_model: dict[str | None, list[int]] = {}
+        self._by_tenant: dict[str | None, list[int]] = {}
         self._open: list[int] = []
         for number, rule in enumerate(self.rules):
             self._file(rule, number)
@@ -80,28 +75,20 @@ class RouteTable:
     def _near(self, request: RouteRequest) -> list[int]:
         """The numbers of the rules that may match, in order."""
         numbers, ask = list(self._open), request.ask
-        self._by_model.find(ask.model, numbers)
-        self._by_tenant.find(ask.tenant, numbers)
-        self._by_path.find(ask.path, numbers)
-        for name, index in self._by_headers.items():
-            index.find(request.header(name), numbers)
+        numbers += self._by_model.get(ask.model, ())
+        numbers += self._by_tenant.get(ask.tenant, ())
         numbers.sort()  # runs in order, which takes one pass
         return numbers
 
     def _file(self, rule: Rule, number: int) -> None:
-        """Have a rule found by what tells it best from others."""
-        match, models = rule.match, rule.match.models
+        """Have a rule found by what it names, if that is whole."""
+        models, tenants = rule.match.models, rule.match.tenants
         if models is not None and not models.prefixes:
-            self._by_model.add(models, number)
-        elif match.tenants is not None:  # many rules may share a prefix, and few share a tenant
-            self._by_tenant.add(Patterns(match.tenants), number)
-        elif _tells(models):
-            self._by_model.add(models, number)
-        elif match.headers:
-            name, patterns = match.headers[0]
-            self._by_headers.setdefault(name, Index()).add(patterns, number)
-        elif _tells(match.paths):
-            self._by_path.add(match.paths, number)
+            for name in models.exact:
+                self._by_model.setdefault(name, []).append(number)
+        elif tenants is not None:
+            for name in tenants:
+                self._by_tenant.setdefault(name, []).append(number)
         else:
             self._open.append(number)
 
@@ -119,11 +106,6 @@ class RouteTable:
                 winner = rule.name
                 told.append(Verdict(rule.name, True, ""))
         return told
-
-
-def _tells(patterns: Patterns | None) -> TypeGuard[Patterns]:
-    """Whether these patterns leave some texts out."""
-    return patterns is not None and "" not in patterns.prefixes
 
 
 def _edits(rule: Rule) -> list[str]:

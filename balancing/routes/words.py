@@ -6,9 +6,8 @@ Values of headers, users and sessions are never told: they may be secret, or nam
 from collections.abc import Callable
 from typing import Final
 
+from penstock.balancing.routes.conditions import Patterns, named
 from penstock.balancing.routes.match import Match
-from penstock.balancing.routes.needs import named
-from penstock.balancing.routes.patterns import Patterns
 from penstock.balancing.routes.request import RouteRequest
 from penstock.conf.zones import clock_text
 

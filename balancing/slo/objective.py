@@ -1,43 +1,123 @@
-"""One objective of an SLO: which requests are good, how many are, and its state."""
+"""One objective of an SLO: which requests are good, how many are, and its state.
+
+How fast its error budget burns says when that is worth a page or a ticket. The windows and parts
+are those of Google's SRE workbook: 2 % of the budget in an hour, 5 % in six hours, 10 % in three
+days. For a budget of 30 days or more that is a burn rate of 14.4, 6 and 1. For a shorter one it is
+less, so that an alert comes before the budget is gone. The short window lets an alert clear soon.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, NamedTuple
 
-from penstock.balancing.slo.burn import (
-    BAD_MIN,
-    SPANS_S,
-    burn_rate,
-    pairs_within,
-    rate_of,
-)
-from penstock.balancing.slo.latencies import Latencies
+from penstock.balancing.slo.abandoned import VAIN_S
 from penstock.balancing.slo.sample import Outcome, Sample
-from penstock.balancing.slo.state import EASED_BELOW, WARNS_ABOVE, State, next_state
-from penstock.balancing.slo.vain import VAIN_S
-from penstock.balancing.slo.windows import Ring, Windows
-from penstock.conf.slo import SloSettings
+from penstock.balancing.slo.windows import Latencies, Ring, Windows
+from penstock.conf.slo import PercentileSettings, SloSettings
 
+DAY_S: Final = 86_400.0
+# Fewer bad requests in the long window never alarm: one of ten may be anything.
+BAD_MIN: Final = 10
+# A burn rate is at most 1 / budget. Where a rate is out of reach, nearly all requests must be bad.
+BAD_SHARE_MOST: Final = 0.9
+
+
+class Pair(NamedTuple):
+    """A long and a short window. The long one burns `part` of the budget if both alarm."""
+
+    short: str
+    long: str
+    part: float
+    pages: bool
+
+
+SPANS_S: Final = {
+    "5m": 300.0,
+    "30m": 1_800.0,
+    "1h": 3_600.0,
+    "6h": 6 * 3_600.0,
+    "3d": 3 * DAY_S,
+}
+PAIRS: Final = (
+    Pair("5m", "1h", 0.02, pages=True),
+    Pair("30m", "6h", 0.05, pages=True),
+    Pair("6h", "3d", 0.10, pages=False),
+)
+USUAL_S: Final = 30 * DAY_S
+# A budget that burns more slowly is worth no page: it lasts for a quarter of its time or longer.
+PAGES_MIN: Final = 4.0
+TICKETS_MIN: Final = 1.0
+# Of what is allowed, so much is used when a state begins, and when it ends.
+WARNS_ABOVE: Final = 0.8
+CALM_BELOW: Final = 0.7
+CRITICAL_ABOVE: Final = 1.0
+EASED_BELOW: Final = 0.9
 # The kinds of times: the key of their targets, and what their percentiles are called.
 KINDS: Final = ("ttft", "itl", "e2e")
 Targets = tuple[tuple[str, float], ...]
 
 
+def pairs_within(window_s: float) -> list[Pair]:
+    """Those that a budget for this time has."""
+    return [pair for pair in PAIRS if SPANS_S[pair.long] <= window_s]
+
+
+def rate_of(pair: Pair, share: float, window_s: float) -> float:
+    """The burn rate from which a pair alarms.
+
+    `share`: of the requests that must be good. `window_s`: of the budget, the long window or more.
+    """
+    long_s = SPANS_S[pair.long]
+    spent = window_s / long_s  # the rate at which the long window burns all of it
+    least = min(spent, PAGES_MIN if pair.pages else TICKETS_MIN)
+    rate = max(least, pair.part * min(window_s, USUAL_S) / long_s)
+    return min(rate, BAD_SHARE_MOST / (1.0 - share))
+
+
+def burn_rate(ring: Ring, share: float) -> float:
+    """How many times faster than evenly over the budget's time. 0 without requests."""
+    good, bad = ring.sums
+    return bad / (good + bad) / (1.0 - share) if good + bad else 0.0
+
+
+class State(IntEnum):
+    """The state of an objective."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+def next_state(before: State, used: float) -> State:
+    """The state after `before`. `used`: how much of the limit is used, 1 is all of it.
+
+    A worse state begins at once. A better one begins when 10 % less is used than would have been
+    needed for the worse one.
+    """
+    if used > CRITICAL_ABOVE or (before is State.CRITICAL and used > EASED_BELOW):
+        return State.CRITICAL
+    if used > WARNS_ABOVE or (before is not State.OK and used > CALM_BELOW):
+        return State.WARNING
+    return State.OK
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """What an objective asks for: `share` of the requests must be good.
 
     `targets`: kinds of times with their longest in seconds. For a percentile it is one.
+    `patience_s`: who leaves later, and with nothing, may have waited in vain.
     """
 
-    __slots__ = ("name", "patience_s", "share", "targets")
-
-    def __init__(
-        self, name: str, share: float, targets: Targets = (), patience_s: float = VAIN_S
-    ) -> None:
-        """`patience_s`: who leaves later, and with nothing, may have waited in vain."""
-        self.name = name
-        self.share = share
-        self.targets = targets
-        self.patience_s = patience_s
+    name: str
+    share: float
+    targets: Targets = ()
+    patience_s: float = VAIN_S
 
     @property
     def timed(self) -> bool:
@@ -63,13 +143,17 @@ class Goal:
         return True if outcome is Outcome.SERVED else None
 
 
+def targets_of(settings: SloSettings, kind: str) -> list[tuple[str, float]]:
+    """The percentiles of a kind of times that have a target, the lowest first."""
+    percentiles: PercentileSettings | None = getattr(settings, f"{kind}_s")
+    return percentiles.targets if percentiles is not None else []
+
+
 def goals_of(settings: SloSettings) -> Iterator[Goal]:
     """All objectives of an entry of the configuration."""
     highest, patience_s = [], VAIN_S
-    for kind, percentiles in zip(
-        KINDS, (settings.ttft_s, settings.itl_s, settings.e2e_s), strict=True
-    ):
-        targets = percentiles.targets if percentiles is not None else []
+    for kind in KINDS:
+        targets = targets_of(settings, kind)
         for percentile, target_s in targets:
             share = int(percentile.removeprefix("p")) / 100
             yield Goal(f"{kind}_{percentile}", share, ((kind, target_s),))
@@ -123,13 +207,13 @@ class Objective:
     @property
     def compliance(self) -> float | None:
         """The share of good requests over its budget's time. None without requests."""
-        valid = self._budget.good + self._budget.bad
-        return self._budget.good / valid if valid else None
+        return _share_of(self._budget)
 
     @property
     def budget_counts(self) -> tuple[int, int]:
         """The good and the bad requests over its budget's time."""
-        return self._budget.good, self._budget.bad
+        good, bad = self._budget.sums
+        return good, bad
 
     @property
     def burn_rates(self) -> dict[str, float]:
@@ -139,10 +223,7 @@ class Objective:
     @property
     def compliances(self) -> dict[str, float | None]:
         """The share of good requests by window. None without requests."""
-        return {
-            name: ring.good / (ring.good + ring.bad) if ring.good + ring.bad else None
-            for name, ring in self._rings.items()
-        }
+        return {name: _share_of(ring) for name, ring in self._rings.items()}
 
     def budget_spent(self, now_s: float) -> float:
         """The share of its error budget that is spent.
@@ -166,15 +247,16 @@ class Objective:
 
     def burned(self, span: str) -> tuple[int, int]:
         """The good and the bad requests in one of the windows."""
-        return self._rings[span].good, self._rings[span].bad
+        good, bad = self._rings[span].sums
+        return good, bad
 
     def _limits(self, now_s: float, latencies: Latencies | None) -> Iterator[Limit]:
         """How much is used of each limit. Few bad requests use nothing."""
-        if self._budget.bad >= BAD_MIN:
+        if self._budget.sums[1] >= BAD_MIN:
             yield Limit(self.budget_spent(now_s), "budget")
         for pair in pairs_within(self.window_s):
             long, short = self._rings[pair.long], self._rings[pair.short]
-            if long.bad < BAD_MIN or (self.goal.timed and pair.pages):
+            if long.sums[1] < BAD_MIN or (self.goal.timed and pair.pages):
                 continue  # a percentile says more than a fast burn, and sooner
             # What is missing of a window after a start is taken to be good.
             observed = min(1.0, (now_s - self.since_s) / SPANS_S[pair.long])
@@ -201,3 +283,9 @@ class Objective:
             return 0.0
         # A bound at 80 % of a target must not be a rounding error above it.
         return round(min(hour_s, recent_s) / target_s, 9)
+
+
+def _share_of(ring: Ring) -> float | None:
+    """The share of good requests. None without requests."""
+    good, bad = ring.sums
+    return good / (good + bad) if good + bad else None

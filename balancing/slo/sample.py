@@ -1,7 +1,7 @@
 """What one request says about service levels: how it ended, and how fast it was.
 
 Whose fault an end is decides whether it counts. A client that asks for too much, leaves, or allows
-too little time uses up nobody's error budget, unless its whole pool answers nobody (`vain`).
+too little time uses up nobody's error budget, unless its whole pool answers nobody (`abandoned`).
 """
 
 from enum import Enum

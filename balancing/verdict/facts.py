@@ -1,9 +1,18 @@
-"""What is known of one pool at one moment, as far as a verdict needs it."""
+"""What is known of one pool at one moment, as far as a verdict needs it.
 
+It is read from backends and from the queue of the pool, and changes nothing but their time.
+"""
+
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.admission.queued_request import WaitReason
+from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import STALE_S, EngineReport
+from penstock.balancing.lease import Lease
 from penstock.balancing.speed.compare import ALIKE, Pace
 from penstock.balancing.verdict.cause import Missed
 
@@ -33,16 +42,7 @@ class BackendFacts:
     failed_most: str = ""
     asks_most: str = ""
     starting_s: float = 0.0  # how long it has been starting
-    # The engine's own metrics, if they are fresh.
-    told_s: float | None = None  # when they were read
-    running: int = 0
-    waiting: int = 0  # for room
-    deferred: int = 0  # for something else, such as a grammar
-    kv_usage: float = 0.0
-    generated_tokens: int = 0
-    preemptions: int = 0
-    steps: int = 0
-    step_tokens: int = 0  # that these steps computed, of prompts and of answers
+    report: EngineReport | None = None  # the engine's own metrics, if they are fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +66,77 @@ class PoolFacts:
     slow_clients: int = 0  # of these, clients that do not take what came
     slow_by_tenant: Mapping[str, int] = field(default_factory=dict)
     missed: tuple[Missed, ...] = ()  # service levels
+
+
+# A prompt may take so many times what its work should take before it counts as late.
+PATIENCE: Final = 1.5
+# A prompt can only wait for another one if there are two.
+PROMPTS_MIN: Final = 2
+
+
+def backend_facts(
+    backend: Backend, pool: PoolQueue | None, pace: Pace, now_s: float
+) -> BackendFacts:
+    """Of one backend. `pace`: how many times as long as its peers it takes."""
+    backend.advance(now_s)
+    report = backend.report
+    if report is not None and now_s > report.at_s + STALE_S:
+        report = None
+    capacity = pool.capacities.get(backend) if pool is not None else None
+    decode, kv_tokens = backend.decode_speed, (report.kv_tokens or 0) if report else 0
+    return BackendFacts(
+        name=backend.name,
+        can_serve=backend.can_serve,
+        state=backend.state.value,
+        reason=backend.reason,
+        left_alone=backend.left_alone.until_s > now_s,
+        streams=backend.streams,
+        sequences=backend.own.engine_requests + backend.remote.engine_requests,
+        overdue_s=_overdue_s(backend, now_s),
+        backlog_s=backend.wait_s(now_s),
+        held_share=backend.active_decode_tokens / kv_tokens if kv_tokens else 0.0,
+        step_s=decode.itl_s(backend.active_decode_tokens) if decode.weight > 0.0 else 0.0,
+        pace=pace,
+        wanted=capacity.wanted if capacity is not None else 0,
+        requests_total=backend.ended_for.count,
+        failures_total=backend.failures_total,
+        failures_apart_total=backend.failed_for.others,
+        requests_apart_total=backend.ended_for.others,
+        failed_most=backend.failed_for.most,
+        asks_most=backend.ended_for.most,
+        report=report,
+    )
+
+
+def _overdue_s(backend: Backend, now_s: float) -> float:
+    """How long its oldest prompt waits beyond its own work. A lone one keeps nobody waiting: it may
+    take long for reasons of its own, such as a grammar."""
+    head = backend.queue.head
+    if not isinstance(head, Lease) or head.silent or len(backend.queue) < PROMPTS_MIN:
+        return 0.0
+    own_s = PATIENCE * head.queued_work * backend.prefill_speed.work_s
+    return max(0.0, now_s - head.began_s - own_s)
+
+
+def of_queue(pool: PoolQueue, now_s: float) -> tuple[float, Counter[str]]:
+    """How long the first one waits, and how many requests each tenant has there."""
+    oldest_s, tenants = 0.0, Counter[str]()
+    for backlog in pool.queue.backlogs:
+        for requests in backlog.values():
+            first = next(iter(requests))
+            oldest_s = max(oldest_s, now_s - first.since_s)
+            tenants[first.ask.tenant] += len(requests)
+    return oldest_s, tenants
+
+
+def served_of(pool: PoolQueue) -> Counter[str]:
+    """How many requests of each tenant are at backends."""
+    tenants = Counter[str]()
+    for capacity in pool.capacities.values():
+        tenants.update([lease.ask.tenant for lease in capacity.charges])
+    return tenants
+
+
+def given_of(pool: PoolQueue, now_s: float) -> dict[str, float]:
+    """The tokens that each tenant was given in about the last minute."""
+    return {name: each.given.of(now_s) for name, each in pool.queue.tenants.items()}

@@ -8,8 +8,7 @@ from collections import Counter
 from typing import Final
 
 from penstock.balancing.verdict.cause import Finding, Kind
-from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, Scene, only
-from penstock.balancing.verdict.window import Seen
+from penstock.balancing.verdict.window import MOST, NEARLY_ALL, Scene, Seen, only
 
 # So many attempts must have failed, and this share.
 FAILURES_MIN: Final = 3

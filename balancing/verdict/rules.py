@@ -1,10 +1,10 @@
 """Which cause explains what is seen of a pool: one rule for each, the surest first.
 
 What is out or starting is certain. One backend that differs from its peers explains its own queue,
-and a limit what waits by it. Only what is left is a matter of the engines: of
-their caches, their schedulers or their arithmetic. Without a queue or slow tokens nothing is wrong,
-however busy the engines are. If nearly all that waits is of one tenant, the finding names it: the
-engines are still what it waits for.
+and a limit what waits by it. Only what is left is a matter of the engines: of their caches, their
+schedulers or their arithmetic. Without a queue or slow tokens nothing is wrong, however busy the
+engines are. If nearly all that waits is of one tenant, the finding names it: the engines are still
+what it waits for.
 
 Engines tell little that is new (they are scraped each second or two, and their histograms know only
 requests that have ended), so ages of open requests tell first.
@@ -24,9 +24,16 @@ from penstock.balancing.verdict.failures import (
     one_fails,
     some_fail,
 )
-from penstock.balancing.verdict.scene import MOST, NEARLY_ALL, WAIT_S, WAITING_MIN, Scene, only
-from penstock.balancing.verdict.whose import whose
-from penstock.balancing.verdict.window import Seen, Window
+from penstock.balancing.verdict.window import (
+    MOST,
+    NEARLY_ALL,
+    WAIT_S,
+    WAITING_MIN,
+    Scene,
+    Seen,
+    Window,
+    only,
+)
 
 # Slower tokens than that are slow: MLPerf's limit for chat with a 70B model is 0.2 s a token, for
 # 8B 0.1 s.
@@ -57,6 +64,10 @@ OUT_SHARE: Final = 0.2
 WINDOW_S: Final = 0.1
 CLIENTS_MIN: Final = 3.0
 PREEMPTIONS_MIN: Final = 3
+# Who takes the most is named only if it is so many times what the next one takes.
+AHEAD: Final = 1.5
+# Tokens of about the last minute. With fewer a tenant has hardly been there.
+GIVEN_MIN: Final = 100.0
 
 _LIMITS: Final = (WaitReason.REQUESTS, WaitReason.BUSY, WaitReason.CHOICES)
 # What all requests share, so that one tenant may use it up: the engines, or places before them.
@@ -82,11 +93,40 @@ def _whose(finding: Finding, scene: Scene) -> tuple[str, str]:
     """The tenant to name beside a finding, and for what."""
     which = finding.kind, finding.detail
     if which == (Kind.WAITING, WaitReason.REQUESTS.value):
-        return whose(scene, by_requests=True)
+        return _tenant(scene, by_requests=True)
     if finding.kind in _ENGINES or which in _OWN:
-        tenant, role = whose(scene)
+        tenant, role = _tenant(scene)
         return (tenant, role) if which not in _OWN or role == "waits" else ("", "")
     return finding.tenant, finding.role
+
+
+def _tenant(scene: Scene, *, by_requests: bool = False) -> tuple[str, str]:
+    """The tenant to name, and for what: `waits`: it has nearly all that waits, while others are
+    served. `takes`: it had most of what engines did, while others wait. `holds`: it has most of
+    the requests under way, while others wait. Else empty.
+
+    `by_requests`: what waits, waits for a place. A tenant may hold places for long and take few
+    tokens. Who waits and has less than its even share is no cause.
+    """
+    now = scene.now
+    if not scene.queued_s or not now.waiting_by_tenant:
+        return "", ""
+    tenant, waiting = max(now.waiting_by_tenant.items(), key=lambda each: each[1])
+    # Short requests are seldom there when somebody looks.
+    lately = {each for each, tokens in now.given_by_tenant.items() if tokens >= GIVEN_MIN}
+    served = now.served_by_tenant.keys() | (lately - now.waiting_by_tenant.keys())
+    shares = now.served_by_tenant if by_requests else now.given_by_tenant
+    known = now.waiting_by_tenant.keys() | (shares.keys() if by_requests else served)
+    has = {each: float(shares.get(each, 0.0)) for each in known if each}
+    total = sum(has.values())
+    most = max(has, key=has.__getitem__, default="")
+    second = max([share for each, share in has.items() if each != most], default=0.0)
+    others_wait = total and len(has) > 1 and now.waiting_by_tenant.get(most, 0) < now.waiting
+    named = others_wait and has[most] >= max(MOST * total, AHEAD * second)
+    is_most = tenant and served - {tenant} and waiting >= NEARLY_ALL * now.waiting
+    if is_most and has[tenant] * len(has) >= total and (most == tenant or not named):
+        return tenant, "waits"
+    return (most, "holds" if by_requests else "takes") if named else ("", "")
 
 
 def _starting(scene: Scene) -> Finding | None:
@@ -178,7 +218,7 @@ def _unread(scene: Scene) -> Finding | None:
 
     Engines know no slow clients: they are busy or full for other reasons.
     """
-    full = [each for each in scene.serving if each.now.told_s is not None and each.kv_usage >= FULL]
+    full = [each for each in scene.serving if each.now.report is not None and each.kv_usage >= FULL]
     if scene.waits and (full or scene.share(*_CACHE) < MOST):
         return None
     return _client(scene, MOST)
@@ -201,14 +241,14 @@ def _memory(scene: Scene) -> Finding | None:
     if not slow and (stopped < PREEMPTIONS_MIN or not full):
         return None
     # As it is now: rows of backends tell that, too.
-    usage = max([each.now.kv_usage or each.kv_usage for each in full or scene.serving], default=0.0)
+    usage = max([_kv_usage(each) for each in full or scene.serving], default=0.0)
     figures = {"kv_usage": usage, "full": float(len(full)), "preemptions": float(stopped)}
     return Finding(Kind.MEMORY, backend=only(full), figures=figures | _queue(scene))
 
 
 def _spare_places(scene: Scene) -> bool:
     """Whether what is left to other tenants is places: caches have much more room than that."""
-    told = [each.kv_usage for each in scene.serving if each.now.told_s is not None]
+    told = [each.kv_usage for each in scene.serving if each.now.report is not None]
     return bool(told) and max(told) < FEW_KV_USAGE
 
 
@@ -366,3 +406,9 @@ def _pending(seen: Seen) -> float:
 
 def _queue(scene: Scene) -> dict[str, float]:
     return {"waiting": scene.window.waiting, "wait_s": scene.waits_s}
+
+
+def _kv_usage(seen: Seen) -> float:
+    """How full its cache is now, if its engine tells that."""
+    report = seen.now.report
+    return report.kv_usage if report is not None and report.kv_usage else seen.kv_usage

@@ -7,9 +7,11 @@ means over the window, and counters differences between its ends.
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Final
 
 from penstock.balancing.admission.queued_request import WaitReason
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 
 WINDOW_S: Final = 10.0
@@ -22,8 +24,16 @@ _Counts = tuple[int, int, int, int]
 AGES_S: Final = 4.0
 # So many looks in a row must show the same number of sequences in an engine.
 STEADY_LOOKS: Final = 4
+_UNTOLD: Final = EngineReport(0.0)
 
 
+# A request that waits for longer than this, beyond its own work, is slow.
+WAIT_S: Final = 1.0
+# Fewer in the queue are no queue.
+WAITING_MIN: Final = 2.0
+# Of what waits, of tokens or of clients, most: and nearly all.
+MOST: Final = 0.5
+NEARLY_ALL: Final = 0.8
 _NO_TENANTS: Final[dict[str, Any]] = {
     "waiting_by_tenant": {},
     "served_by_tenant": {},
@@ -144,26 +154,24 @@ def _counts(each: BackendFacts) -> _Counts:
 def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
     """`looks`: how many of the last ones tell ages. `before`: what was counted a minute ago."""
     first, now, late = history[0], history[-1], history[-looks:]
-    told = [each for each in history if each.told_s is not None]
-    running = _mean([each.running for each in told]) if told else 0.0
-    waiting = _mean([each.waiting for each in told]) if told else 0.0
+    told = [each.report for each in history if each.report is not None] or [_UNTOLD]
+    oldest, newest = told[0], told[-1]
+    passed_s = newest.at_s - oldest.at_s
+    generated = max(0, newest.generated_tokens - oldest.generated_tokens)
+    steps = max(0, newest.steps - oldest.steps)
+    step_tokens = max(0, newest.step_tokens - oldest.step_tokens)
+    running = _mean([each.running for each in told])
+    in_engine = running + _mean([each.waiting for each in told])
     sent = _mean([each.sequences for each in history])
-    known = running + waiting + (_mean([each.deferred for each in told]) if told else 0.0)
-    passed_s = generated = steps = step_tokens = preemptions = 0.0
-    if len(told) > 1 and told[-1].told_s is not None and told[0].told_s is not None:
-        passed_s = told[-1].told_s - told[0].told_s
-        generated = max(0, told[-1].generated_tokens - told[0].generated_tokens)
-        steps = max(0, told[-1].steps - told[0].steps)
-        step_tokens = max(0, told[-1].step_tokens - told[0].step_tokens)
-        preemptions = max(0, told[-1].preemptions - told[0].preemptions)
+    tells = told[0] is not _UNTOLD
     # A prompt that is prefilled runs, too, and makes no tokens.
-    busy = min(running, _mean([each.streams for each in history])) if told else 0.0
+    busy = min(running, _mean([each.streams for each in history]))
     return Seen(
         now=now,
         running=running,
-        waiting=waiting,
-        kv_usage=_mean([each.kv_usage for each in told]) if told else now.held_share,
-        unseen=max(0.0, sent - known) if told else 0.0,
+        waiting=_mean([each.waiting - each.deferred for each in told]),
+        kv_usage=_mean([each.kv_usage for each in told]) if tells else now.held_share,
+        unseen=max(0.0, sent - in_engine) if tells else 0.0,
         sent=sent,
         gap_s=busy * passed_s / generated if generated else 0.0,
         engine_step_s=passed_s / steps if steps else 0.0,
@@ -171,7 +179,7 @@ def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
         if steps and step_tokens
         else None,
         steady=len({each.running for each in told[-STEADY_LOOKS:]}) == 1,
-        preemptions=int(preemptions),
+        preemptions=max(0, newest.preemptions - oldest.preemptions),
         left_alone=_mean([float(each.left_alone) for each in history]),
         overdue_s=_mean([each.overdue_s for each in late]),
         backlog_s=_mean([each.backlog_s for each in late]),
@@ -187,3 +195,47 @@ def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
 
 def _mean(values: list[float] | list[int]) -> float:
     return sum(values) / len(values)
+
+
+class Scene:
+    """One look at a pool. `backends`: what the window tells of each."""
+
+    def __init__(self, window: Window, backends: list[Seen]) -> None:
+        self.window = window
+        self.now = window.now
+        self.backends = backends
+        self.serving = [each for each in self.backends if each.now.can_serve]
+        self.failures = sum(each.failures for each in backends)
+        self.requests = sum(each.requests for each in backends)
+        self.lacks = window.lacks()
+        self.queued_s = window.waits_s if window.waiting >= WAITING_MIN else 0.0
+
+    @property
+    def waits_s(self) -> float:
+        """How long requests wait, in penstock or in engines, beyond their own work."""
+        return max([self.queued_s, *[each.overdue_s for each in self.serving]])
+
+    @property
+    def waits(self) -> bool:
+        return self.waits_s >= WAIT_S
+
+    @property
+    def gap_s(self) -> float:
+        """The usual time between two tokens of a stream. 0.0: not known."""
+        gaps = [each.gap_s for each in self.serving if each.gap_s]
+        return median(gaps) if gaps else 0.0
+
+    def share(self, *lacks: WaitReason) -> float:
+        """Of the next ones in the queue, how many wait for one of these.
+
+        Who waits because others go first does not count: they wait for what those lack.
+        """
+        counted = self.lacks.total() - self.lacks[WaitReason.CLASS] - self.lacks[WaitReason.TURN]
+        if not self.queued_s or not counted:
+            return 0.0
+        return sum(self.lacks[each] for each in lacks) / counted
+
+
+def only(backends: list[Seen]) -> str:
+    """The name of the only one."""
+    return backends[0].now.name if len(backends) == 1 else ""

@@ -15,9 +15,9 @@ from penstock.balancing.policies.policy import Policy
 from penstock.balancing.policies.token_cost import TokenCost
 from penstock.balancing.pool_costs import PoolCosts
 from penstock.balancing.routes.building import table_of
+from penstock.balancing.routes.decision import spilled
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Target
-from penstock.balancing.routes.spill import spilled
 from penstock.bench.routing.experiment import Experiment
 from penstock.bench.routing.outcome import Outcome, quantile
 from penstock.bench.routing.placed import Router

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from penstock.balancing.slo.burn import PAIRS, USUAL_S, rate_of
+from penstock.balancing.slo.objective import PAIRS, USUAL_S, rate_of
 from penstock.proxy.commands.fleet_alerts import FLEET
 
 _RULES: Final = {rule.name: rule for rule in FLEET}

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from math import inf
 
-from penstock.balancing.slo.burn import pairs_within, rate_of
-from penstock.balancing.slo.latencies import Latencies
-from penstock.balancing.slo.objective import Objective
-from penstock.balancing.slo.slo import Slo
-from penstock.balancing.slo.words import because
+from penstock.balancing.slo.objective import Objective, pairs_within, rate_of
+from penstock.balancing.slo.slo import Slo, because
+from penstock.balancing.slo.windows import Latencies
 
 
 def slo_listing(slos: Sequence[Slo], now_s: float) -> list[dict[str, object]]:

@@ -15,12 +15,11 @@ from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.fleet import Pool
-from penstock.balancing.slo.state import State as SloState
-from penstock.balancing.slo.words import because
+from penstock.balancing.slo.objective import State as SloState
+from penstock.balancing.slo.slo import because
 from penstock.balancing.speed.compare import ALIKE, Pace, slower
 from penstock.balancing.verdict.cause import Kind, Missed
-from penstock.balancing.verdict.facts import PoolFacts
-from penstock.balancing.verdict.survey import backend_facts, given_of, of_queue, served_of
+from penstock.balancing.verdict.facts import PoolFacts, backend_facts, given_of, of_queue, served_of
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import section, words
 from penstock.proxy.admin.slow_clients import NOBODY, Reading, SlowClients

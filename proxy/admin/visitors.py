@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, cast
 
-from penstock.health.places import Later, Timer
+from penstock.health.pace import Later, Timer
 from penstock.proxy.wire.party import party_of
 
 VISITORS_MAX: Final = 64

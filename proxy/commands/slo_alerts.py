@@ -6,8 +6,7 @@ They go by counters and not by the gauges: sums over replicas and over restarts 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from penstock.balancing.slo.burn import BAD_MIN, Pair, pairs_within, rate_of
-from penstock.balancing.slo.objective import Goal, goals_of
+from penstock.balancing.slo.objective import BAD_MIN, Goal, Pair, goals_of, pairs_within, rate_of
 from penstock.conf.slo import SloSettings
 from penstock.proxy.commands.fleet_alerts import CRITICAL, WARNING, Rule
 from penstock.proxy.telemetry.slo_families import ALL

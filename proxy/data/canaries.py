@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from penstock.balancing.canary.rolled_back import RolledBack, version_of
 from penstock.balancing.canary.steps import MOVES, Canary, Event, Stage
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.building import split_of
 from penstock.balancing.routes.rule import Rule
+from penstock.conf.canary import CanarySettings
 from penstock.conf.routes import RouteSettings
 from penstock.proxy.data.evidence import evidence_of
 from penstock.proxy.data.request import Request
@@ -21,8 +21,53 @@ from penstock.proxy.data.request import Request
 logger = logging.getLogger(__name__)
 
 EVENTS_MAX: Final = 32
-# Where the file keeps what was rolled back. No route has this name.
+# Of rolled back versions the oldest is forgotten first. Only the operator's configurations add any.
+VERSIONS_MAX: Final = 256
+# Where the file keeps them. No route has this name.
 _ROLLED_BACK: Final = ""
+Version = tuple[str, str, str | None]  # a route, its canary's pool and model
+
+
+def version_of(route: str, settings: CanarySettings) -> Version:
+    """What a route's canary tries."""
+    return route, settings.pool, settings.model
+
+
+class RolledBack:
+    """The versions that were rolled back, each with the reason."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self) -> None:
+        self._why: dict[Version, str] = {}
+
+    def note(self, version: Version, why: str) -> None:
+        """A version was rolled back."""
+        self.forget(version)
+        self._why[version] = why
+        if len(self._why) > VERSIONS_MAX:
+            del self._why[next(iter(self._why))]
+
+    def forget(self, version: Version) -> None:
+        """An operator has let it go on."""
+        self._why.pop(version, None)
+
+    def why(self, version: Version) -> str | None:
+        """Why it was rolled back. None: it was not."""
+        return self._why.get(version)
+
+    def to_state(self) -> list[list[str | None]]:
+        """All of them, as JSON."""
+        return [[*version, why] for version, why in self._why.items()]
+
+    def read(self, state: object) -> None:
+        """Take what was kept. What cannot be read is left out."""
+        for each in state if isinstance(state, list) else []:
+            match each:
+                case [str(route), str(pool), str() | None as model, str(why)]:
+                    self.note((route, pool, model), why)
+                case _:
+                    pass
 
 
 class Trial:

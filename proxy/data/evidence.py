@@ -6,11 +6,11 @@ bound to one version, tells nothing.
 
 from typing import Final
 
-from penstock.balancing.canary.draw import Draw
 from penstock.balancing.canary.ended import Ended, Ending
-from penstock.balancing.canary.waits import is_watched
+from penstock.balancing.canary.steps import Draw
+from penstock.balancing.canary.usual import is_watched
 from penstock.balancing.lease import Lease
-from penstock.balancing.routes.way import Way
+from penstock.balancing.routes.decision import Way
 from penstock.proxy.data.budgets import LEFT
 from penstock.proxy.data.request import Request
 from penstock.proxy.telemetry.record import Record

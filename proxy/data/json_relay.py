@@ -10,8 +10,8 @@ import msgspec
 from penstock.balancing.outline import Steps
 from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay, diagnosis
 from penstock.proxy.dialects.dialect import TOKEN_BYTES, UNREADABLE, Usage, text_of
+from penstock.proxy.dialects.members import Whole
 from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
-from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.backend import (
     AnswerAborted,
     AnswerCut,

@@ -21,9 +21,7 @@ from penstock.balancing.gate import Look, NoBackend
 from penstock.balancing.lease import Lease
 from penstock.balancing.places import Places, span_of
 from penstock.balancing.routes.split import place_of, seed_of
-from penstock.conf.settings import TimeoutSettings
-from penstock.proxy.data.mirror_copy import SENDER, Copy, Limits, Mirrored
-from penstock.proxy.data.mirrors import Seat
+from penstock.proxy.data.mirrors import SENDER, Copy, Mirrored, Seat
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
@@ -128,7 +126,14 @@ def _send(
         return "no_backend"
     forwards_key, own_key = plane.credentials[lease.backend.name]
     forwards_key = forwards_key and mirror.forward_authorization
+    timeouts, name = plane.timeouts, lease.backend.name
+    first_s = timeouts.first_byte_s
+    first_s += timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
+    plain = ask.generates and not ask.stream  # nothing comes before its last token
     mirrored = Mirrored(
+        seat,
+        record,
+        request.ask.max_tokens or 0,
         _head(request, forwards_key=forwards_key),
         body,
         splices(body, kept + _stores_nothing(ask, places), places),
@@ -136,21 +141,14 @@ def _send(
         request.endpoint.dialect,
         request.peer,
         (forwards_key, own_key),
+        PLAIN_S if plain else first_s,
+        timeouts.idle_s,
+        timeouts.total_s or inf,
     )
-    limits = _limits(plane.timeouts, ask)
-    connections = plane.connections[lease.backend.name]
-    copy = request.copy = Copy(mirrored, lease, connections, limits, plane.now, plane.mirrors.ended)
-    plane.mirrors.run(copy, seat, record, request.ask.max_tokens or 0)
+    mirrors = plane.mirrors
+    copy = request.copy = Copy(mirrored, lease, plane.connections[name], plane.now, mirrors.ended)
+    mirrors.run(copy)
     return ""
-
-
-def _limits(timeouts: TimeoutSettings, ask: Ask) -> Limits:
-    """The times that its original would have."""
-    total_s = timeouts.total_s or inf
-    first_s = timeouts.first_byte_s
-    first_s += timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
-    plain = ask.generates and not ask.stream  # nothing comes before its last token
-    return Limits(PLAIN_S if plain else first_s, timeouts.idle_s, total_s)
 
 
 def _lease(plane: DataPlane, ask: Ask, now_s: float) -> Lease | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.canary.ended import Ended
-from penstock.balancing.canary.newcomer import Found, Newcomer, Outcome
+from penstock.balancing.canary.newcomer import Newcomer, Outcome
 from penstock.balancing.fleet import Fleet
 from penstock.conf.health import NewcomerSettings
 from penstock.proxy.data.evidence import first_ending
@@ -24,53 +24,48 @@ JUDGED_MAX: Final = 4
 
 
 class _One:
-    """One that is new since `since_s`."""
+    """One that is new since `since_s`. It waits for its first request and for a place, then it is
+    judged. If it is worse, `why` tells it until its pool can spare it."""
 
-    __slots__ = ("backend", "newcomer", "requests", "since_s", "why")
+    __slots__ = ("backend", "newcomer", "since_s", "why")
 
     def __init__(self, backend: Backend, since_s: float) -> None:
         self.backend = backend
         self.since_s = since_s
-        self.newcomer: Newcomer | None = None  # while it is judged
-        self.why = ""  # why it is worse, while its pool cannot spare it
-        self.requests = 0  # that have shown that
+        self.newcomer: Newcomer | None = None
+        self.why = ""
 
 
 class _New:
-    """The new ones of one pool, by name. Each is in one of these."""
+    """The new ones of one pool by name, and those of them that are judged."""
 
-    __slots__ = ("judged", "waiting", "worse")
+    __slots__ = ("all", "judged")
 
     def __init__(self) -> None:
-        self.waiting: dict[str, _One] = {}  # for their first request, or for a place
-        self.judged: dict[str, _One] = {}
-        self.worse: dict[str, _One] = {}  # until the pool can spare them
+        self.all: dict[str, _One] = {}
+        self.judged: dict[str, Newcomer] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.waiting or self.judged or self.worse)
+    def drop(self, name: str) -> None:
+        self.all.pop(name, None)
+        self.judged.pop(name, None)
 
     def keep(self, known: Collection[Backend]) -> None:
         """Forget those that are not among these."""
-        for table in (self.waiting, self.judged, self.worse):
-            for name in [name for name, each in table.items() if each.backend not in known]:
-                del table[name]
+        for name in [name for name, each in self.all.items() if each.backend not in known]:
+            self.drop(name)
 
     def begin_anew(self) -> None:
-        """Judge all that are new from their next request on."""
-        for table in (self.judged, self.worse):
-            for name, each in table.items():
-                self.waiting[name] = _One(each.backend, each.since_s)
-            table.clear()
+        """Judge all from their next request on."""
+        self.all = {name: _One(each.backend, each.since_s) for name, each in self.all.items()}
+        self.judged = {}
 
-    def judged_at(self, name: str, began_s: float, *, alone: bool) -> _One | None:
-        """The one that a request showed something of. It is judged from its first request on, if a
-        place is free: one that never serves holds none."""
-        one = self.waiting.get(name)
-        if one is None or began_s < one.since_s or len(self.judged) >= JUDGED_MAX:
-            return self.judged.get(name)
-        one.newcomer = Newcomer(alone=alone)
-        self.judged[name] = self.waiting.pop(name)
-        return one
+    def begin(self, one: _One, *, alone: bool) -> bool:
+        """Judge one from its first request on. False: no place is free."""
+        if one.newcomer is None:
+            if len(self.judged) >= JUDGED_MAX:
+                return False
+            one.newcomer = self.judged[one.backend.name] = Newcomer(alone=alone)
+        return True
 
 
 class Newcomers:
@@ -109,9 +104,8 @@ class Newcomers:
         if not self._settings.judge:
             return
         new = self._pools.setdefault(backend.pool, _New())
-        new.judged.pop(backend.name, None)
-        new.worse.pop(backend.name, None)
-        new.waiting[backend.name] = _One(backend, self._now())
+        new.drop(backend.name)
+        new.all[backend.name] = _One(backend, self._now())
         self._changed()
 
     def accepted(self, backend: Backend) -> None:
@@ -119,8 +113,8 @@ class Newcomers:
         self._out.pop(backend, None)
 
     def ended(self, request: Request) -> None:
-        """A request has ended. What its first attempt shows counts: those that follow are not
-        drawn as the first are, because a request that fails everywhere would come to all."""
+        """Count only the first attempt of a request that has ended: retries are not randomly
+        assigned, and a bad request reaches every backend."""
         first = request.record.tries[0] if request.record.tries else None
         new = self.by_backend.get(first.backend) if first is not None else None
         if first is None or new is None or not request.ask.engine:
@@ -128,78 +122,68 @@ class Newcomers:
         ending = first_ending(request)
         if ending is None:
             return
-        alone = self._settings.clients_min == 1
-        own = new.judged_at(first.backend, first.began_s, alone=alone)
-        if own is not None and first.began_s < own.since_s:
-            return  # it was another engine's
-        if first.backend in new.waiting or first.backend in new.worse:
-            return  # it is no peer
+        one = new.all.get(first.backend)
+        if one is not None:
+            if one.why or first.began_s < one.since_s:
+                return  # it is no peer, or the request was another engine's
+            if not new.begin(one, alone=self._settings.clients_min == 1):
+                return
         ask = request.ask
         ended = Ended(
             ending,
-            canary=own is not None,
+            canary=one is not None,
             client=ask.client,
             fresh=False,
             prompt_tokens=ask.prompt_tokens,
             stream=ask.stream,
         )
-        now_s = request.record.ended_s
-        for each in [own] if own is not None else new.judged.values():
-            assert each.newcomer is not None
-            each.newcomer.add(ended, now_s)
+        for name, newcomer in new.judged.items():
+            if one is None or name == first.backend:
+                newcomer.add(ended, request.record.ended_s)
 
     def look(self, now_s: float) -> None:
         """Take out who is worse, and leave alone who is known. Call it every second or so."""
         for pool, new in list(self._pools.items()):
-            for name, each in list(new.judged.items()):
-                assert each.newcomer is not None
-                found = each.newcomer.look(now_s)
+            for name, newcomer in list(new.judged.items()):
+                found = newcomer.look(now_s)
                 if found is None:
                     continue
-                del new.judged[name]
                 if found.outcome is Outcome.WORSE:
-                    each.why, each.requests = found.why, each.newcomer.requests
-                    each.newcomer = None
-                    new.worse[name] = each
-                else:
-                    self._outcomes.add(pool, found.outcome.value)
-                    _log(each.backend, found)
-            for name, each in list(new.worse.items()):
-                if self.take_out(each.backend, each.why):
-                    del new.worse[name]
-                    self._out[each.backend] = each.why
+                    new.all[name].why = found.why
+                    del new.judged[name]
+                    continue
+                new.drop(name)
+                self._outcomes.add(pool, found.outcome.value)
+                logger.info(
+                    "a new backend is judged no longer name=%s pool=%s outcome=%s why=%s",
+                    *(name, pool, found.outcome.value, found.why),
+                )
+            for one in [each for each in new.all.values() if each.why]:
+                if self.take_out(one.backend, one.why):
+                    new.drop(one.backend.name)
+                    self._out[one.backend] = one.why
                     self._outcomes.add(pool, Outcome.WORSE.value)
-            if not new:
+            if not new.all:
                 self._changed()
 
     def told(self, backend: Backend) -> dict[str, object] | None:
         """What is known of a new backend, as JSON. None of all others."""
         if backend in self._out:
             return {"stage": "worse", "requests": None, "why": self._out[backend]}
-        new, name = self.by_backend.get(backend.name), backend.name
-        if new is None:
+        new = self.by_backend.get(backend.name)
+        one = new.all.get(backend.name) if new is not None else None
+        if new is None or one is None:
             return None
-        if name in new.waiting:
+        if one.newcomer is None:
             stage = "waits" if len(new.judged) >= JUDGED_MAX else "judged"
             return {"stage": stage, "requests": 0, "why": ""}
-        one = new.judged.get(name) or new.worse.get(name)
-        if one is None:
-            return None
-        requests = one.newcomer.requests if one.newcomer is not None else one.requests
-        return {"stage": "judged", "requests": requests, "why": one.why}
+        return {"stage": "judged", "requests": one.newcomer.requests, "why": one.why}
 
     def _changed(self) -> None:
         """Note who is new beside whom."""
-        self._pools = {name: new for name, new in self._pools.items() if new}
+        self._pools = {name: new for name, new in self._pools.items() if new.all}
         self.by_backend = {
             backend.name: self._pools[backend.pool]
             for backend in self._fleet.backends
             if backend.pool in self._pools
         }
-
-
-def _log(backend: Backend, found: Found) -> None:
-    logger.info(
-        "a new backend is judged no longer name=%s pool=%s outcome=%s why=%s",
-        *(backend.name, backend.pool, found.outcome.value, found.why),
-    )

@@ -23,6 +23,7 @@ from penstock.balancing.pool_costs import PoolCosts
 from penstock.balancing.reader import Reader
 from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_homes import SessionHomes
+from penstock.balancing.slo.slo import Slos
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.adapters import Adapters, Load, cannot_load
 from penstock.proxy.data.background import Background
@@ -40,7 +41,6 @@ from penstock.proxy.data.overload import Overload, Running
 from penstock.proxy.data.refusals import PRIORITY, Refusals
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.service_classes import ServiceClasses
-from penstock.proxy.data.slos import Slos
 from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.errors.error import PenstockError

@@ -9,11 +9,11 @@ from penstock.balancing.budgets.budget import Charge
 from penstock.balancing.outliers.crashing_requests import Mark, mark_of
 from penstock.balancing.places import span_of
 from penstock.balancing.reader import FORMS
-from penstock.balancing.routes.way import Way
+from penstock.balancing.routes.decision import Way
 from penstock.conf.settings import TimeoutSettings
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.endpoints import Endpoint
-from penstock.proxy.data.mirror_copy import Copy
+from penstock.proxy.data.mirrors import Copy
 from penstock.proxy.data.patience import Patience
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.telemetry.pool_metrics import Times

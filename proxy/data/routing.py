@@ -12,13 +12,11 @@ from penstock.balancing.adapters import NotLoaded
 from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.canary.draw import Draw
+from penstock.balancing.canary.steps import Draw
 from penstock.balancing.computed_prompts import OverContext
-from penstock.balancing.routes.decision import Decision
+from penstock.balancing.routes.decision import Decision, Way, spilled
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
 from penstock.balancing.routes.rule import Rule, Target
-from penstock.balancing.routes.spill import spilled
-from penstock.balancing.routes.way import Way
 from penstock.balancing.tokens import NOTHING
 from penstock.balancing.wants import Wants
 from penstock.proxy.data.plane import DataPlane

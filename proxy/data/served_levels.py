@@ -5,10 +5,12 @@ same reason the end of an answer does not count where its client took it more sl
 Only what an engine works on counts: the rest is fast, and would hide what is slow.
 """
 
+from math import inf
+
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.lease import Lease
+from penstock.balancing.slo.abandoned import begins_within_s
 from penstock.balancing.slo.sample import Outcome, Sample, outcome_of
-from penstock.balancing.slo.vain import begins_within_s
 from penstock.proxy.data.budgets import taken
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
@@ -36,13 +38,11 @@ def note_ended(
         e2e_s = elapsed_s if outcome is Outcome.SERVED else None
     pool = _pool_of(plane, request)
     vain_s = None
-    if first_s:
-        plane.slos.witnesses.served(pool, ask.client, first_s)
-    elif outcome is Outcome.LEFT and not _began_since(plane, pool, record.received_s):
-        due_s, slos = begins_within_s(ask), plane.slos
-        if elapsed_s > max(due_s, slos.patience_s) and slos.witnesses.in_vain(
-            pool, ask.client, record.received_s, record.ended_s
-        ):
+    if not first_s and outcome is Outcome.LEFT:
+        due_s, slos, came_s = begins_within_s(ask), plane.slos, record.received_s
+        answered_s = _answered_s(plane, pool)
+        late = elapsed_s > max(due_s, slos.patience_s) and answered_s <= came_s
+        if late and slos.abandoned.counts(pool, ask.client, came_s, record.ended_s, answered_s):
             vain_s = due_s
     sample = Sample(
         outcome,
@@ -74,15 +74,12 @@ def note_refused(plane: DataPlane, head: RequestHead | None, error: PenstockErro
         plane.slos.add(Sample(outcome, 0.0), pool, _class_of(plane, head, None))
 
 
-def _began_since(plane: DataPlane, name: str, since_s: float) -> bool:
-    """Whether anybody's answer has begun in a pool since then. True if there is no such pool."""
+def _answered_s(plane: DataPlane, name: str) -> float:
+    """When anybody's answer began last in a pool. inf if there is no such pool."""
     for pool in plane.fleet.pools:
         if pool.name == name:
-            for backend in pool.backends:  # noqa: SIM110 - compiled: no generator
-                if backend.answered_s > since_s:
-                    return True
-            return False
-    return True
+            return max([each.answered_s for each in pool.backends], default=-inf)
+    return inf
 
 
 def _pool_of(plane: DataPlane, request: Request) -> str:

@@ -11,7 +11,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.telemetry.access_line import METHODS, path_told
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.tracing.context import trace_id_of, without_context
-from penstock.proxy.tracing.finished import Finished
+from penstock.proxy.tracing.span import Finished
 from penstock.proxy.tracing.trace import Trace, Tracer
 from penstock.proxy.wire.heads import RequestHead
 

@@ -5,12 +5,10 @@ A dialect reads bytes and returns their meaning. It holds no state and does no I
 
 from typing import Final
 
-from penstock.proxy.dialects.choices import Choices
-from penstock.proxy.dialects.dialect import Dialect
-from penstock.proxy.dialects.embed import Embed
+from penstock.proxy.dialects.choices import Choices, Transcripts
+from penstock.proxy.dialects.dialect import Dialect, Embed
 from penstock.proxy.dialects.messages import Messages
 from penstock.proxy.dialects.responses import Responses
-from penstock.proxy.dialects.transcripts import Transcripts
 
 CHAT: Final = Choices("chat")
 COMPLETIONS: Final = Choices("completions")

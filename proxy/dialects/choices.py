@@ -26,8 +26,7 @@ from penstock.proxy.dialects.dialect import (
     status_of,
     usage_of,
 )
-from penstock.proxy.dialects.event_members import Choice, Chunk, Fault, LargeChunk, Said
-from penstock.proxy.dialects.whole_members import Whole
+from penstock.proxy.dialects.members import Choice, Chunk, Fault, LargeChunk, Said, Whole
 
 _error = msgspec.json.Decoder(Fault)
 _large = msgspec.json.Decoder(LargeChunk)
@@ -173,3 +172,13 @@ def _status_of(error: msgspec.Raw) -> int:
         return status_of(_error.decode(error).code)
     except UNREADABLE:
         return 500
+
+
+class Transcripts(Choices):
+    """Audio. A field of the form asks for usage."""
+
+    asks_usage: ClassVar[bool] = False
+    ordinary: ClassVar[bytes] = b""
+
+    def serves(self, whole: Whole) -> bool:
+        return Dialect.serves(self, whole)  # an empty text is valid: nobody may speak

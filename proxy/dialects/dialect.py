@@ -7,8 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 import orjson
 
-from penstock.proxy.dialects.event_members import Counts
-from penstock.proxy.dialects.whole_members import Whole
+from penstock.proxy.dialects.members import Counts, Meta, Whole
 from penstock.proxy.errors.error import PenstockError
 
 
@@ -258,3 +257,23 @@ def usage_of(raw: msgspec.Raw) -> Usage | None:
 def says(part: dict[str, msgspec.Raw], *silent: str) -> bool:
     """Whether any member other than the `silent` ones has content."""
     return any(bytes(value) not in NOTHING for name, value in part.items() if name not in silent)
+
+
+_meta = msgspec.json.Decoder(Meta | None)
+
+
+class Embed(Dialect):
+    """The embed API."""
+
+    counts_in: ClassVar[bytes] = b"meta"
+
+    def usage(self, whole: Whole) -> Usage | None:
+        try:
+            meta = _meta.decode(bytes(whole.meta) or b"null")
+        except UNREADABLE:
+            return None
+        units = meta.billed_units if meta is not None else None
+        if units is None:
+            return None
+        tokens = (units.input_tokens or 0) + (units.image_tokens or 0)
+        return Usage(tokens, 0) if 0 < tokens < TOKENS_MAX else None

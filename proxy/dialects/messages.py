@@ -26,8 +26,7 @@ from penstock.proxy.dialects.dialect import (
     says,
     usage_of,
 )
-from penstock.proxy.dialects.event_members import MessagesEvent
-from penstock.proxy.dialects.whole_members import Whole
+from penstock.proxy.dialects.members import MessagesEvent, Whole
 from penstock.proxy.errors.error import PenstockError
 
 _blocks = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None)

@@ -23,8 +23,7 @@ from penstock.proxy.dialects.dialect import (
     text_of,
     usage_of,
 )
-from penstock.proxy.dialects.event_members import ResponsesEvent
-from penstock.proxy.dialects.whole_members import Whole
+from penstock.proxy.dialects.members import ResponsesEvent, Whole
 from penstock.proxy.errors.error import PenstockError
 
 _PREAMBLE: Final = frozenset({"response.created", "response.in_progress", "response.queued"})

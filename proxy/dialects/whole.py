@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import Steps
-from penstock.proxy.dialects.whole_members import Whole
+from penstock.proxy.dialects.members import Whole
 
 # Decoding this much takes 0.7 ms at most.
 SMALL_BYTES: Final = 65_536

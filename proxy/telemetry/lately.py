@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left
 from typing import Final
 
-from penstock.balancing.slo.latencies import bound_of, bounds_of
+from penstock.balancing.slo.windows import bound_of, bounds_of
 
 SLOT_S: Final = 60
 SLOTS: Final = 3

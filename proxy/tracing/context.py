@@ -6,7 +6,7 @@ count. What is written is version 00, with the sampled flag alone.
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.proxy.wire.header_fields import Headers
 
@@ -39,17 +39,14 @@ STATE_BYTES_MAX: Final = 512
 LONG_MEMBER_BYTES: Final = 128
 
 
-class Context:
-    """Where a request stands in a trace. `state`: what other vendors have noted, empty if none."""
+class Context(NamedTuple):
+    """Where a request stands in a trace. Ids are in hexadecimal. `state`: what other vendors have
+    noted, empty if none."""
 
-    __slots__ = ("parent_id", "sampled", "state", "trace_id")
-
-    def __init__(self, trace_id: bytes, parent_id: bytes, sampled: bool, state: bytes) -> None:
-        """`trace_id`, `parent_id`: in hexadecimal."""
-        self.trace_id = trace_id
-        self.parent_id = parent_id
-        self.sampled = sampled
-        self.state = state
+    trace_id: bytes
+    parent_id: bytes
+    sampled: bool
+    state: bytes
 
 
 def trace_id_of(headers: Headers) -> str:

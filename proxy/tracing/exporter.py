@@ -18,8 +18,8 @@ from typing import Final
 from penstock import proxy
 from penstock.conf.tracing import TracingSettings
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.tracing.finished import Finished, Waiting
 from penstock.proxy.tracing.otlp import encoded, export_of, rejected, resource_of
+from penstock.proxy.tracing.span import Finished, Waiting
 from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names

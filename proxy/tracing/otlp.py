@@ -10,8 +10,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from penstock.proxy.tracing.finished import Finished
-from penstock.proxy.tracing.span import Attributes, Event, Span, Value, spans_of
+from penstock.proxy.tracing.span import Attributes, Event, Finished, Span, Value, spans_of
 
 # OTLP's flags of a span: sampled, and whether it is known if the parent is remote, and is.
 _LOCAL: Final = 0x101

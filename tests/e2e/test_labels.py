@@ -10,8 +10,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from penstock.balancing.labels.failures import HELD_UP_S, IN_A_ROW
-from penstock.balancing.labels.labels import AT_ONCE_OF_ONE
+from penstock.balancing.labels.labels import AT_ONCE_OF_ONE, HELD_UP_S, IN_A_ROW
 from penstock.bench.sim.server import SimServer
 from tests.certificates import issue
 from tests.e2e.classifier import MODES, Classifier

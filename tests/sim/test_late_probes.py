@@ -11,10 +11,8 @@ from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.bench.sim.engine import Engine, Sequence
 from penstock.bench.sim.profiles import GPUS, Gpu
-from penstock.health.late import EXCUSED_S_MAX, PIECE
-from penstock.health.probes import Outcome
-from penstock.health.stall import PREFILL_S_MAX
-from penstock.health.tasks import Task
+from penstock.health.probes import Outcome, Task
+from penstock.health.stall import EXCUSED_S_MAX, PIECE, PREFILL_S_MAX
 from tests.unit.health.watched import HUNG, Backends, Scene
 
 LONG_TOKENS: Final = 300_000

@@ -15,7 +15,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.policies.token_cost import TokenCost
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
-from penstock.health.models import read_models
+from penstock.health.engine import read_models
 
 LONG = 300_000
 CONTEXT = 131_072

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.balancing.outline import SLICE_BYTES, finished
 from penstock.balancing.reader import GENERATION, Reader
-from penstock.balancing.routes.needs import named
+from penstock.balancing.routes.conditions import named
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import TokenEstimator
 from penstock.balancing.wants import WantedFields, Wants, media_needs

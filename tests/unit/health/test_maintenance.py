@@ -5,8 +5,7 @@ import pytest
 from penstock.balancing.backend import AdminState, State
 from penstock.balancing.outliers.failures import charge_refusal
 from penstock.health.machine import REQUESTS_FALL
-from penstock.health.probes import Outcome
-from penstock.health.tasks import Task
+from penstock.health.probes import Outcome, Task
 from tests.unit.health.watched import REFUSED, Scene
 
 

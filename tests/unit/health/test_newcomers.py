@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.health.engine import MODELS_MAX, read_version
+from penstock.health.engine import BASES_MAX, read_version
 from penstock.health.probes import Outcome
 from tests.unit.health.watched import REFUSED, TIMEOUT, Scene
 
@@ -101,7 +101,7 @@ async def test_another_version_after_an_ejection_is_new() -> None:
     ("cards", "new"),
     [
         ({"m": {}, "lora": {"parent": "m"}}, False),
-        ({"m": {}} | {f"a{n}": {"parent": "m"} for n in range(MODELS_MAX)}, False),
+        ({"m": {}} | {f"a{n}": {"parent": "m"} for n in range(BASES_MAX)}, False),
         ({"m": {"created": 7}}, False),
         ({"m": {"max_model_len": 8_192}}, True),
         ({"m": {"root": "/models/other"}}, True),

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.balancing.backend import Backend, State
 from penstock.conf.health import HealthSettings
-from penstock.health import models, monitor, scrape
-from penstock.health.models import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
+from penstock.health import engine, monitor, scrape
+from penstock.health.engine import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
 from penstock.health.probes import Outcome, Prober
 from penstock.health.scrape import METRICS_BYTES_MAX, SERIES_MAX, TooLarge, read_report
 from penstock.health.shortage import Shortage
@@ -99,13 +99,13 @@ async def test_so_much_of_the_cards_is_decoded_in_one_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded = [0]
-    read_card = models._read_card
+    read_card = engine._read_card
 
     def counted(card: bytes, listed: dict[str, bytes], contexts: dict[str | None, int]) -> None:
         decoded[-1] += len(card)
         read_card(card, listed, contexts)
 
-    monkeypatch.setattr(models, "_read_card", counted)
+    monkeypatch.setattr(engine, "_read_card", counted)
     other = asyncio.create_task(turns_of(lambda: decoded.append(0)))
     card = b'{"id":"%%d","x":"%b"}' % (b"x" * 500)
     body = b'{"data":[' + b",".join(card % number for number in range(2_000)) + b"]}"

@@ -6,8 +6,7 @@ from penstock.balancing.backend import State
 from penstock.balancing.engine_report import EngineReport
 from penstock.conf.health import DeepProbeSettings, HealthSettings
 from penstock.health.machine import REQUESTS_FALL
-from penstock.health.probes import Outcome
-from penstock.health.tasks import Task
+from penstock.health.probes import Outcome, Task
 from tests.unit.health.watched import HUNG, REFUSED, TIMEOUT, Scene
 
 

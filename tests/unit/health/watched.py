@@ -8,8 +8,7 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.conf.health import DeepProbeSettings, HealthSettings
-from penstock.health.probes import Outcome
-from penstock.health.tasks import Task
+from penstock.health.probes import Outcome, Task
 from penstock.health.watch import Watch
 
 OK = Outcome(models={"m": b"{}"})
@@ -35,7 +34,6 @@ class Backends:
         self.deep_timeout_s = 0.0
         self.report_is: EngineReport | None = None
         self.task_is = Task.COMPLETION
-        self.deep_of: dict[Task | None, Outcome] = {}  # where it is not `deep_is`
         self.tasks_were: list[Task | None] = []
         self.during_live: Callable[[], None] = _nothing
         self.during_deep: Callable[[], None] = _nothing
@@ -55,7 +53,7 @@ class Backends:
         self.deep_timeout_s = timeout_s
         self.tasks_were.append(task)
         self.during_deep()
-        return self.task_is, self.deep_of.get(task, self.deep_is)
+        return self.task_is, self.deep_is
 
     async def version(self, timeout_s: float) -> str | None:
         return self.version_is

@@ -9,7 +9,7 @@ import pytest
 from penstock.balancing.canary.comparison import Comparison
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.metrics import Metric, metrics_of
-from penstock.balancing.canary.usual import Usual
+from penstock.balancing.canary.usual import ByKind, Usual
 from penstock.conf.canary import JudgeSettings
 
 METRICS = {metric.name: metric for metric in metrics_of(JudgeSettings())}
@@ -24,7 +24,7 @@ def ended(ending: Ending = Ending.SERVED, *, canary: bool = False, **fields: obj
 
 def compared(metric: Metric, *requests: Ended) -> Comparison:
     """All of them at one moment, and compared."""
-    comparison = Comparison(metric, 0.01, {})
+    comparison = Comparison(metric, 0.01, ByKind(Usual))
     for number, each in enumerate(requests):
         comparison.add(each, number % 16, 0.0)
     comparison.advance(60.0)
@@ -65,7 +65,7 @@ def test_only_requests_of_one_kind_are_compared() -> None:
 
 
 def test_requests_of_different_times_are_not_compared() -> None:
-    comparison = Comparison(METRICS["errors"], 0.01, {})
+    comparison = Comparison(METRICS["errors"], 0.01, ByKind(Usual))
     for _ in range(20):
         comparison.add(ended(), 0, 0.0)
     comparison.advance(61.0)
@@ -75,7 +75,7 @@ def test_requests_of_different_times_are_not_compared() -> None:
 
 
 def test_a_cell_is_compared_soon_if_it_has_enough_requests() -> None:
-    comparison = Comparison(METRICS["errors"], 0.01, {})
+    comparison = Comparison(METRICS["errors"], 0.01, ByKind(Usual))
     for number in range(20):
         comparison.add(ended(canary=number == 0), 0, 0.0)
     comparison.advance(9.9)
@@ -85,7 +85,7 @@ def test_a_cell_is_compared_soon_if_it_has_enough_requests() -> None:
 
 
 def test_times_are_told_as_their_ratio_within_kinds() -> None:
-    comparison, rng = Comparison(METRICS["ttft"], 0.01, {}), Random(1)
+    comparison, rng = Comparison(METRICS["ttft"], 0.01, ByKind(Usual)), Random(1)
     for number in range(4_000):
         size, canary = rng.choice((300, 30_000)), number % 8 == 0
         if canary and size == 300 and rng.random() < 0.5:
@@ -107,7 +107,7 @@ def test_what_is_usual_follows_what_a_quarter_exceeds() -> None:
 
 
 def test_who_left_counts_if_its_time_is_known_or_was_late_already() -> None:
-    usual = {METRICS["ttft"].kind(ended()): Usual()}
+    usual = ByKind(Usual)
     for _ in range(50):
         usual[METRICS["ttft"].kind(ended())].add(0.0)  # about a second
 

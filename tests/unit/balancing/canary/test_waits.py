@@ -9,10 +9,9 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.canary.draw import Draw
 from penstock.balancing.canary.ended import Ended, Ending
-from penstock.balancing.canary.steps import Canary, Stage
-from penstock.balancing.canary.waits import FAR_S, FAR_TIMES, Waits
+from penstock.balancing.canary.steps import Canary, Draw, Stage
+from penstock.balancing.canary.usual import FAR_S, FAR_TIMES, Waits
 from penstock.balancing.lease import Lease
 from penstock.conf.canary import JudgeSettings
 from tests.unit.balancing.canary.play import settings

@@ -5,6 +5,9 @@ import pytest
 from penstock.balancing.labels.labels import (
     AT_ONCE,
     AT_ONCE_OF_ONE,
+    CLIENTS_MAX,
+    HELD_UP_S,
+    IN_A_ROW,
     KEPT_S,
     LABEL_CHARS_MAX,
     Labels,
@@ -94,3 +97,37 @@ def test_so_many_are_asked_at_once_of_all_clients() -> None:
 )
 def test_the_label_in_an_answer(body: bytes, label: str | None) -> None:
     assert label_in(body) == label
+
+
+def fails(labels: Labels, client: str, times: int = 1, now_s: float = 0.0) -> bool:
+    """Whether it is held up then."""
+    held = False
+    for _ in range(times):
+        assert labels.begin(client, now_s)
+        held = labels.end(client, labels.mark(TEXT), None, now_s)
+    return held
+
+
+def test_a_client_whose_questions_fail_is_held_up_alone_and_then_tries_one_at_a_time() -> None:
+    labels = Labels(10, KEY)
+    assert not fails(labels, "a", IN_A_ROW - 1)
+    known(labels, "a", TEXT, "simple")  # an answer ends a run
+    assert not fails(labels, "a", IN_A_ROW - 1)
+    assert fails(labels, "a")
+    assert not labels.begin("a", HELD_UP_S - 0.1)
+    assert labels.begin("victim", HELD_UP_S - 0.1)
+    assert [labels.begin("a", HELD_UP_S) for _ in range(2)] == [True, False]
+    assert labels.end("a", labels.mark(TEXT), None, HELD_UP_S)
+    assert not labels.begin("a", 2 * HELD_UP_S - 0.1)
+    known(labels, "a", TEXT, "simple", 2 * HELD_UP_S)
+    assert not fails(labels, "a", IN_A_ROW - 1, 2 * HELD_UP_S)
+
+
+def test_clients_that_fail_are_counted_in_bounded_memory() -> None:
+    labels = Labels(10, KEY)
+    fails(labels, "a", IN_A_ROW)
+    for number in range(CLIENTS_MAX - 1):
+        fails(labels, f"c{number}")
+    assert not labels.begin("a", 0.0)
+    fails(labels, "last")
+    assert labels.begin("a", 0.0)

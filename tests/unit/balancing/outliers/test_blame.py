@@ -7,8 +7,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.blame import KEYS_MAX, WITHIN_S, Blame
 from penstock.balancing.outliers.penalties import Cause
 from penstock.health.machine import PROBATION_FALL, REQUESTS_FALL
-from penstock.health.probes import Outcome
-from penstock.health.tasks import Task
+from penstock.health.probes import Outcome, Task
 from penstock.proxy.data.complaint import complain
 from penstock.proxy.errors.backend import BackendError, ConnectionReset
 from tests.unit.balancing.outliers.blamed import ATTACKER, VICTIM, ask_of, failed, fleet

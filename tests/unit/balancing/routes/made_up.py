@@ -5,7 +5,7 @@ from random import Random
 from typing import Any, Final
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.routes.needs import NEEDS, needs_of
+from penstock.balancing.routes.conditions import NEEDS, needs_of
 from penstock.balancing.routes.request import RouteRequest
 from penstock.conf.route_match import DAYS
 from penstock.conf.routes import CAUSES

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.routes.building import table_of
-from penstock.balancing.routes.needs import needs_of
+from penstock.balancing.routes.conditions import needs_of
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.table import RouteTable
 from penstock.conf import document

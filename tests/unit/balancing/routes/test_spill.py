@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from penstock.balancing.routes.spill import spilled
+from penstock.balancing.routes.decision import spilled
 from tests.unit.balancing.routes.rows import request, table
 
 USUAL_FIRST = {

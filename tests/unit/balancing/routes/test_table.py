@@ -2,8 +2,8 @@
 
 import pytest
 
+from penstock.balancing.routes.conditions import needs_of
 from penstock.balancing.routes.decision import NO_FALLBACK, Decision
-from penstock.balancing.routes.needs import needs_of
 from penstock.balancing.routes.table import RouteTable
 from penstock.conf.routes import CAUSES
 from tests.unit.balancing.routes.rows import request, table

@@ -35,7 +35,7 @@ def walk(decision: Decision, rng: Random) -> None:
     step = 0
     while (step := decision.after(step, rng.choice(CAUSES))) != NO_FALLBACK:
         place = decision.place(step)
-        assert not any(place.same(earlier) for earlier in places)
+        assert not any(place == earlier for earlier in places)
         places.append(place)
     assert len(places) <= 1 + FALLBACKS_MAX
 
@@ -69,7 +69,7 @@ def test_every_request_ends_in_one_decision(seed: int) -> None:
         other = again.decide(request)
         assert other is not None
         assert other.target is not None
-        assert other.target.same(decision.target)
+        assert other.target == decision.target
         assert other.mirrored == decision.mirrored
         walk(decision, rng)
 

@@ -4,11 +4,17 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.slo.burn import PAIRS, SPANS_S, burn_rate, pairs_within, rate_of
+from penstock.balancing.slo.objective import (
+    PAIRS,
+    SPANS_S,
+    State,
+    burn_rate,
+    next_state,
+    pairs_within,
+    rate_of,
+)
 from penstock.balancing.slo.sample import Outcome
-from penstock.balancing.slo.slo import Slo
-from penstock.balancing.slo.state import State, next_state
-from penstock.balancing.slo.words import because
+from penstock.balancing.slo.slo import Slo, because
 from tests.unit.balancing.slo.levels import ended, of, served, slo
 
 DAY_S = 86_400.0

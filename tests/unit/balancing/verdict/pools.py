@@ -1,25 +1,29 @@
 """Pools as a verdict sees them: seconds of facts, one look a second."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import fields, replace
+from typing import Any
 
 from penstock.balancing.admission.queued_request import WaitReason
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.verdict.cause import Finding
 from penstock.balancing.verdict.facts import BackendFacts, PoolFacts
 from penstock.balancing.verdict.rules import find
 from penstock.balancing.verdict.window import Window
 
 # An engine that decodes 10 streams with 10 ms a token.
-BUSY = BackendFacts(
-    "a", streams=10, sequences=10, step_s=0.01, told_s=0.0, running=10, kv_usage=0.4, held_share=0.4
-)
+REPORT = EngineReport(0.0, running=10, kv_usage=0.4)
+BUSY = BackendFacts("a", streams=10, sequences=10, step_s=0.01, held_share=0.4, report=REPORT)
+REPORTED = {each.name for each in fields(EngineReport)}
 PER_S = {"generated_tokens": 1_000, "steps": 100, "requests_total": 5}
 PREFILLS = {"generated_tokens": 50, "steps": 5}  # steps of 0.2 s
 
 
-def backend(name: str = "a", **facts: Any) -> BackendFacts:
-    return replace(BUSY, name=name, **facts)
+def backend(name: str = "a", *, reports: bool = True, **facts: Any) -> BackendFacts:
+    """`facts`: of the backend, or of its engine's report."""
+    told = {name: facts.pop(name) for name in REPORTED & facts.keys()}
+    report = replace(REPORT, **told) if reports else None
+    return replace(BUSY, name=name, report=report, **facts)
 
 
 def moment(
@@ -29,15 +33,14 @@ def moment(
     **facts: Any,
 ) -> PoolFacts:
     """The facts at a time. `per_s`: how fast the counters of each backend grow."""
-    grows = PER_S | dict(per_s or {})
-    counted = [
-        replace(
-            each,
-            told_s=at_s if each.told_s is not None else None,
-            **cast("dict[str, Any]", {name: round(at_s * rate) for name, rate in grows.items()}),
-        )
-        for each in backends
-    ]
+    counts: dict[str, Any] = {
+        name: round(at_s * rate) for name, rate in (PER_S | dict(per_s or {})).items()
+    }
+    told = {name: counts.pop(name) for name in REPORTED & counts.keys()}
+    counted = []
+    for each in backends:
+        report = each.report and replace(each.report, at_s=at_s, **told)
+        counted.append(replace(each, report=report, **counts))
     return PoolFacts(at_s, tuple(counted), **facts)
 
 

@@ -56,7 +56,7 @@ def test_one_that_fails_most_of_the_few_that_it_gets_is_failing() -> None:
     """penstock avoids it, so that of all requests only a fiftieth fails."""
     window, told = Window(), []
     for second in range(60):
-        good = replace(backend("a"), requests_total=9 * second, told_s=float(second))
+        good = replace(backend("a"), requests_total=9 * second)
         failed = second // 5
         bad = replace(
             backend("b"),
@@ -64,7 +64,6 @@ def test_one_that_fails_most_of_the_few_that_it_gets_is_failing() -> None:
             failures_total=failed,
             failures_apart_total=failed,
             requests_apart_total=failed,
-            told_s=float(second),
         )
         window.add(PoolFacts(float(second), (good, bad)))
         told.append(find(window, list(window.backends())))

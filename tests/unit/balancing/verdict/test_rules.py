@@ -10,8 +10,7 @@ from penstock.balancing.speed.compare import Pace
 from penstock.balancing.verdict.cause import Finding, Kind
 from penstock.balancing.verdict.facts import BackendFacts
 from penstock.balancing.verdict.rules import GAP_S, find
-from penstock.balancing.verdict.scene import WAIT_S
-from penstock.balancing.verdict.window import Window
+from penstock.balancing.verdict.window import WAIT_S, Window
 from penstock.balancing.verdict.words import words
 from tests.unit.balancing.verdict.pools import PREFILLS, backend, found, moment, queue
 
@@ -56,7 +55,7 @@ CASES = {
         Kind.MEMORY, "", backend(kv_usage=0.97), per_s=PREFILLS, **queue(WaitReason.KV_CACHE)
     ),
     "a full cache, known by our own count": case(
-        Kind.MEMORY, "", backend(held_share=0.97, told_s=None), **queue(WaitReason.SHARE)
+        Kind.MEMORY, "", backend(held_share=0.97, reports=False), **queue(WaitReason.SHARE)
     ),
     "streams are stopped": case(Kind.MEMORY, "", backend(kv_usage=0.97), per_s={"preemptions": 1}),
     "a full cache, and the engine's own queue": case(
@@ -311,7 +310,7 @@ def test_refusals_that_nothing_explains_are_demand() -> None:
 
 def test_peers_that_tell_no_figures_do_not_rest() -> None:
     """Both have as many requests, and all that waits would go to one of them."""
-    silent = {"told_s": None, "running": 0, "waiting": 0, "kv_usage": 0.0, "held_share": 0.0}
+    silent = {"reports": False, "held_share": 0.0}
     backends = [backend("a", wanted=9, **silent), backend("b", **silent)]
     assert found(*backends, **queue(WaitReason.REQUESTS)).kind is Kind.WAITING
 

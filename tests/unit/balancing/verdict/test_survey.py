@@ -7,8 +7,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.failures import leave_alone
 from penstock.balancing.speed.compare import ALIKE
-from penstock.balancing.verdict.facts import PoolFacts
-from penstock.balancing.verdict.survey import backend_facts
+from penstock.balancing.verdict.facts import PoolFacts, backend_facts
 from penstock.balancing.verdict.window import Window
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from penstock.balancing.labels.failures import HELD_UP_S, IN_A_ROW
-from penstock.balancing.labels.labels import AT_ONCE_OF_ONE
+from penstock.balancing.labels.labels import AT_ONCE_OF_ONE, HELD_UP_S, IN_A_ROW
 from penstock.conf.settings import Settings
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.labelling import SILENT_S

@@ -8,12 +8,12 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import State
-from penstock.proxy.data.mirror_copy import SENDER
 from penstock.proxy.data.mirrors import (
     CLIENT_BYTES_MAX,
     CLIENT_MAX,
     REST_S,
     ROUTE_MAX,
+    SENDER,
     Mirrors,
 )
 from penstock.proxy.telemetry.metrics import Metrics

@@ -155,8 +155,7 @@ def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again()
     for _ in range(400):
         poisoned[0] = rng.random() < 0.1
         play.goes_on(1, fails)
-    new = play.plane.newcomers._pools["p"].judged["b3"].newcomer
-    assert new is not None
+    new = play.plane.newcomers._pools["p"].judged["b3"]
     assert 100 < new.requests < 170  # a third of 400, and no retries
     assert not play.taken_out
     play.close()
@@ -237,8 +236,7 @@ def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> Non
     waits = stages.index("waits")
     assert play.told(waits) == {"stage": "waits", "requests": 0, "why": ""}
     name, one = next(iter(play.plane.newcomers._pools["p"].judged.items()))
-    assert one.newcomer is not None
-    assert one.newcomer._judge.stable.number < 20  # two peers of seven
+    assert one._judge.stable.number < 20  # two peers of seven
     play.goes_on(500, some(play.rng, name))
     assert [name for name, _ in play.taken_out] == [name]
     told = play.told(waits)

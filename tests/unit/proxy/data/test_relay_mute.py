@@ -19,8 +19,8 @@ from penstock.proxy.dialects import (
     Dialect,
 )
 from penstock.proxy.dialects.dialect import Sign
+from penstock.proxy.dialects.members import Whole
 from penstock.proxy.dialects.whole import reading_whole
-from penstock.proxy.dialects.whole_members import Whole
 from penstock.proxy.errors.backend import AnswerMute
 from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.json_object import JsonEnd

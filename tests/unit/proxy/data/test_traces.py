@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.conf.tracing import TracingSettings
-from penstock.proxy.tracing.finished import Finished
 from penstock.proxy.tracing.otlp import encoded
+from penstock.proxy.tracing.span import Finished
 from penstock.proxy.tracing.trace import Tracer
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
 from tests.unit.proxy.tracing.spans import spans

@@ -1,6 +1,6 @@
 """What waits to be sent: bounded, and shared between those whose requests are traced."""
 
-from penstock.proxy.tracing.finished import Waiting
+from penstock.proxy.tracing.span import Waiting
 from tests.unit.proxy.tracing.spans import finished, served
 
 

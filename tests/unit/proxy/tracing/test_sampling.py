@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from penstock.conf.tracing import TracingSettings
-from penstock.proxy.tracing.sampling import CLIENTS_MAX, CREDIT_MAX, WINDOW_S, Sampler
+from penstock.proxy.tracing.trace import CLIENTS_MAX, CREDIT_MAX, WINDOW_S, Sampler
 
 DRAWS = 20_000
 

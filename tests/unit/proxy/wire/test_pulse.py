@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from penstock.balancing.backend import State
-from penstock.health.probes import Outcome
+from penstock.health.probes import Outcome, Task
 from penstock.health.stall import UNPROBED_STALL_S
-from penstock.health.tasks import Task
 from penstock.proxy.wire.deadline import LATE_S, READ_FIRST_S, Clock, Deadline
 from penstock.proxy.wire.pulse import BEAT_S, Pulse, Runnable
 from tests.unit.health.watched import HUNG, TIMEOUT, Scene

@@ -1,9 +1,11 @@
-"""The members of events and answers that dialects read. The rest of them stays unread.
+"""The members of events and of whole answers that dialects read. The rest of them stays unread.
 
 Here and not beside their readers, because mypyc would drop the annotations of these classes.
 """
 
 import msgspec
+
+from penstock.balancing.field_values import NO_FIELD
 
 
 class Details(msgspec.Struct):
@@ -105,3 +107,19 @@ class Meta(msgspec.Struct):
     """`meta` of Cohere's embed."""
 
     billed_units: Units | None = None
+
+
+class Whole(msgspec.Struct):
+    """The members. NO_FIELD where the answer has none; a list has none of them."""
+
+    id: msgspec.Raw = NO_FIELD
+    object: msgspec.Raw = NO_FIELD
+    type: msgspec.Raw = NO_FIELD
+    status: msgspec.Raw = NO_FIELD
+    stop_reason: msgspec.Raw = NO_FIELD
+    usage: msgspec.Raw = NO_FIELD
+    meta: msgspec.Raw = NO_FIELD
+    error: msgspec.Raw = NO_FIELD
+    choices: msgspec.Raw = NO_FIELD
+    output: msgspec.Raw = NO_FIELD
+    content: msgspec.Raw = NO_FIELD
