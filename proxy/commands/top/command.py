@@ -37,8 +37,8 @@ def top(parsed: argparse.Namespace) -> int:
         raise AdminError("penstock top needs a terminal; penstock status --watch needs none")
     client = client_of(parsed)
     client.proxy()  # a wrong address or token is told here, where it can be read afterwards
+    from penstock.proxy.commands.top.app import Top
     from penstock.proxy.commands.top.feed import Feed
-    from penstock.proxy.commands.top.terminal import Top
 
     # An exported size would be taken for the terminal's own, which changes with its window.
     for name in ("COLUMNS", "LINES"):
