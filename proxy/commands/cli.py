@@ -21,17 +21,14 @@ from penstock.conf.schema import schema
 from penstock.conf.show import render
 from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
-from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.boards import add_boards
 from penstock.proxy.commands.canary import add_canary
+from penstock.proxy.commands.changes import add_reload, add_restart, set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.imports.command import add_imports
-from penstock.proxy.commands.reload import add_reload
-from penstock.proxy.commands.requests import add_requests
-from penstock.proxy.commands.restart import add_restart
+from penstock.proxy.commands.requests import add_requests, add_trace
 from penstock.proxy.commands.status import add_status
 from penstock.proxy.commands.top.command import add_top
-from penstock.proxy.commands.trace import add_trace
 from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
 from penstock.proxy.process.supervisor import CHANNEL

@@ -13,8 +13,7 @@ from penstock.balancing.outline import Steps
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.dialects import Dialect
 from penstock.proxy.dialects.dialect import Usage
-from penstock.proxy.errors.backend import BackendError
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import BackendError, StreamBroken
 from penstock.proxy.wire.deadline import nothing
 from penstock.proxy.wire.heads import ResponseHead
 

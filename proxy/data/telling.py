@@ -3,10 +3,9 @@
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
-from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.errors.backend import BackendError, StreamBroken
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.errors.stream import StreamBroken
 
 
 def tell(
