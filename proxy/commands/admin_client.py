@@ -3,7 +3,7 @@
 import http.client
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -187,8 +187,13 @@ class AdminClient:
         raise AdminError(f"{refusal.get('message')}{hint}")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that every command on the admin port has."""
+def add_arguments(
+    parser: ArgumentParser, command: Callable[[Namespace], int], *, json: bool = False
+) -> None:
+    """Add the arguments that every command on the admin port has. `json`: `--json`, too."""
+    parser.set_defaults(command=command)
+    if json:
+        parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
     parser.add_argument(
         "--admin",
         metavar="URL",

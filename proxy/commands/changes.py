@@ -77,9 +77,7 @@ def add_reload(commands: Any) -> None:
         epilog="Example: penstock reload; exit status 2 when the configuration has errors, 1 when "
         "the proxy drains or does not answer.",
     )
-    again.add_argument("--json", action="store_true", help="print the change as JSON")
-    add_arguments(again)
-    again.set_defaults(command=reload)
+    add_arguments(again, reload, json=True)
 
 
 def reload(parsed: argparse.Namespace) -> int:
@@ -118,8 +116,7 @@ def add_restart(commands: Any) -> None:
         epilog="Example: penstock restart; exit status 1 when the next process does not start, "
         "there is no supervisor, or the proxy does not answer.",
     )
-    add_arguments(again)
-    again.set_defaults(command=restart)
+    add_arguments(again, restart)
 
 
 def restart(parsed: argparse.Namespace) -> int:

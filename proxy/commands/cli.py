@@ -234,9 +234,7 @@ def _add_usage(commands: Any) -> None:
         "tenant, or the proxy does not answer.",
     )
     used.add_argument("--tenant", metavar="T", help="this one only")
-    used.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    admin_client.add_arguments(used)
-    used.set_defaults(command=usage)
+    admin_client.add_arguments(used, usage, json=True)
 
 
 def _add_explain(commands: Any) -> None:
@@ -257,9 +255,7 @@ def _add_explain(commands: Any) -> None:
     dry.add_argument(
         "--label", metavar="LABEL", help="what the classifier would say, which is not asked"
     )
-    dry.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    admin_client.add_arguments(dry)
-    dry.set_defaults(command=explain)
+    admin_client.add_arguments(dry, explain, json=True)
 
 
 def _add_states(commands: Any) -> None:
@@ -286,8 +282,8 @@ def _add_states(commands: Any) -> None:
         change.add_argument(
             "--timeout", type=_seconds, default=600.0, metavar="S", help="for --wait (default 600)"
         )
-        admin_client.add_arguments(change)
-        change.set_defaults(command=set_admin_state, state=state)
+        admin_client.add_arguments(change, set_admin_state)
+        change.set_defaults(state=state)
 
 
 def _seconds(text: str) -> float:

@@ -55,9 +55,7 @@ def add_requests(commands: Any) -> None:
     parser.add_argument("--tenant", metavar="T", help="only requests of tenant T")
     parser.add_argument("--backend", metavar="B", help="only requests with an attempt at backend B")
     parser.add_argument("--limit", metavar="N", help="at most so many (default 50)")
-    parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    add_arguments(parser)
-    parser.set_defaults(command=requests)
+    add_arguments(parser, requests, json=True)
 
 
 def requests(parsed: argparse.Namespace) -> int:
@@ -135,9 +133,7 @@ def add_trace(commands: Any) -> None:
     parser.add_argument(
         "--limit", metavar="N", help="at most N, if many used the id (default 50, up to 500)"
     )
-    parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    add_arguments(parser)
-    parser.set_defaults(command=trace)
+    add_arguments(parser, trace, json=True)
 
 
 def _some_id(text: str) -> str:

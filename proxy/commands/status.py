@@ -166,8 +166,7 @@ def add_status(commands: Any) -> None:
     how.add_argument(
         "--watch", action="store_true", help="show it again every 2 s, until Ctrl-C (status 130)"
     )
-    add_arguments(parser)
-    parser.set_defaults(command=status)
+    add_arguments(parser, status)
 
 
 def status(parsed: argparse.Namespace) -> int:

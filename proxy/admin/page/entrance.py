@@ -7,8 +7,9 @@ cookie: whether TLS ends before this port is not known here.
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -40,15 +41,13 @@ ADDRESSES_MAX: Final = 1_024
 WAITING_MAX: Final = 16
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt. `displaced` is called when it must give way."""
 
-    __slots__ = ("displaced", "owner", "put_off_s")
-
-    def __init__(self, owner: str, put_off_s: float, displaced: Callable[[], None]) -> None:
-        self.owner = owner
-        self.put_off_s = put_off_s
-        self.displaced = displaced
+    owner: str
+    put_off_s: float
+    displaced: Callable[[], None]
 
 
 class Attempts:
@@ -102,9 +101,7 @@ class Attempts:
             self._counts.popitem(last=False)
 
     def _make_room(self) -> None:
-        held: dict[str, int] = {}
-        for each in self._waiting:
-            held[each.owner] = held.get(each.owner, 0) + 1
+        held = Counter([each.owner for each in self._waiting])
         most = max(held.values())
         # The last of them: those that came before it have waited longer.
         loser = [each for each in self._waiting if held[each.owner] == most][-1]

@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, cast
 
 from aiohttp import web
@@ -22,14 +24,12 @@ VIEWERS_MAX: Final = 32
 OWN_MAX: Final = 16
 
 
+@dataclass(slots=True, eq=False)
 class Viewer:
     """One viewer. `leave` is called when it must give way."""
 
-    __slots__ = ("leave", "owner")
-
-    def __init__(self, owner: str, leave: Callable[[], None]) -> None:
-        self.owner = owner
-        self.leave = leave
+    owner: str
+    leave: Callable[[], None]
 
 
 class Viewers:
@@ -43,10 +43,8 @@ class Viewers:
 
     def enter(self, owner: str, leave: Callable[[], None]) -> Viewer | None:
         """A place for one more from this address. None if there is none."""
-        held: dict[str, int] = {}
-        for each in self._all:
-            held[each.owner] = held.get(each.owner, 0) + 1
-        mine = held.get(owner, 0)
+        held = Counter([each.owner for each in self._all])
+        mine = held[owner]
         if mine >= OWN_MAX:
             return None
         if len(self._all) >= VIEWERS_MAX:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -74,14 +73,6 @@ _WHY_NO_DEFAULT: Final = dict.fromkeys(
 _URL: Final[TypeAdapter[str]] = TypeAdapter(BackendUrl)
 
 
-@dataclass
-class _Pool:
-    """Servers that are alike. Each is in one pool only, or its load would count twice."""
-
-    name: str
-    servers: list[Server]
-
-
 def litellm(text: str, file: str) -> Part:
     """The configuration. Raises ConfigError with all that is wrong with the file."""
     source = YamlSource(text, file)
@@ -110,10 +101,10 @@ def litellm(text: str, file: str) -> Part:
     for other in source.others((), _READ, _WHY):
         part.lose(*other)
     part.put(
-        pools=[remarks, *[_pool(each, strategy, names) for each in pools]],
+        pools=[remarks, *[_pool(*each, strategy, names) for each in pools.items()]],
         routes=[
             _others(source, "router_settings"),
-            *routes_of(source, [(each.name, each.servers) for each in pools]),
+            *routes_of(source, pools),
         ],
         timeouts=_timeouts(source),
         tenants=[_others(source, "general_settings"), *_tenants(source)],
@@ -243,37 +234,37 @@ def _url(source: YamlSource, params: KeyPath) -> tuple[str | None, str]:
         return None, ""
 
 
-def _pools(servers: Sequence[Server]) -> list[_Pool]:
-    """Servers that answer for the same names by the same models are one pool."""
+def _pools(servers: Sequence[Server]) -> dict[str, list[list[Server]]]:
+    """By pool, its servers, each with its entries. Servers that answer for the same names by the
+    same models are one pool. Each is in one only, or its load would count twice.
+    """
     by_url: dict[str, list[Server]] = {}
     for each in servers:
         by_url.setdefault(each.url, []).append(each)
-    names, pools = Names(), dict[object, _Pool]()
+    names, known, pools = Names(), dict[object, str](), dict[str, list[list[Server]]]()
     for entries in by_url.values():
         answers = frozenset((each.group, each.model) for each in entries)
-        if answers not in pools:
-            pools[answers] = _Pool(names.new(entries[0].group), [])
-        pools[answers].servers += entries
-    return list(pools.values())
+        if answers not in known:
+            known[answers] = names.new(entries[0].group)
+        pools.setdefault(known[answers], []).append(entries)
+    return pools
 
 
-def _pool(pool: _Pool, strategy: str | None, names: Names) -> Part:
+def _pool(pool: str, servers: Sequence[list[Server]], strategy: str | None, names: Names) -> Part:
     """One pool as it is written. `names`: of backends."""
+    all_entries = [each for entries in servers for each in entries]
     policy = _POLICIES.get(strategy or "")
-    if strategy is None and any(each.weight is not None for each in pool.servers):
+    if strategy is None and any(each.weight is not None for each in all_entries):
         policy = "weighted_random"
-    models = list(dict.fromkeys([each.model for each in pool.servers]))
-    part = Part(name=pool.name, policy=policy, models=models)
-    by_url: dict[str, list[Server]] = {}
-    for each in pool.servers:
-        by_url.setdefault(each.url, []).append(each)
-    shared = len({each.key for each in pool.servers}) == 1
+    models = list(dict.fromkeys([each.model for each in all_entries]))
+    part = Part(name=pool, policy=policy, models=models)
+    shared = len({each.key for each in all_entries}) == 1
     if shared:
-        _put_api_key(part, pool.servers[0], pool.name)
+        _put_api_key(part, all_entries[0], pool)
     backends = []
-    for entries in by_url.values():
-        name = entries[0].name
-        name = names.new(name) if name else names.numbered(pool.name)
+    for entries in servers:
+        own = entries[0].name
+        name = names.new(own) if own else names.numbered(pool)
         weighs = policy not in (None, "token_cost")
         backends.append(_backend(name, entries, weighs=weighs, has_key=not shared))
     part.put(backends=backends)

@@ -1,8 +1,9 @@
 """Routes for LiteLLM's names: aliases, servers of several pools, fall-backs and defaults."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from penstock.conf.keypath import KeyPath
@@ -62,7 +63,7 @@ class _Group:
 Groups = dict[str, _Group]
 
 
-def routes_of(source: YamlSource, pools: Sequence[tuple[str, Sequence[Server]]]) -> list[Part]:
+def routes_of(source: YamlSource, pools: Mapping[str, Sequence[list[Server]]]) -> list[Part]:
     """All routes, and what could not become one."""
     groups, remarks, names = _groups(pools), Part(), Names()
     _read_aliases(source, groups, remarks)
@@ -80,11 +81,11 @@ def routes_of(source: YamlSource, pools: Sequence[tuple[str, Sequence[Server]]])
     return [remarks, *[_route(each, names) for each in needed]]
 
 
-def _groups(pools: Sequence[tuple[str, Sequence[Server]]]) -> Groups:
+def _groups(pools: Mapping[str, Sequence[list[Server]]]) -> Groups:
     """All names, with the pools that answer for them."""
     groups: Groups = {}
-    for pool, servers in pools:
-        for each in servers:
+    for pool, servers in pools.items():
+        for each in chain.from_iterable(servers):
             group = groups.setdefault(each.group, _Group(each.group))
             place = (pool, each.model)
             if place not in group.targets and len(group.targets) == TARGETS_MAX:

@@ -2,9 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from penstock.proxy.commands.admin_client import AdminError
+from penstock.proxy.commands.admin_client import AdminClient, AdminError
 from penstock.proxy.commands.plain_text import plain
 from penstock.proxy.commands.requests import text as waterfall
 from penstock.proxy.commands.status import told_of, verdict_of
@@ -47,16 +47,6 @@ STYLES: Final[dict[Tone, Style]] = {
     "marked": Style(reverse=True),
     "strong": Style(bold=True),
 }
-
-
-class Admin(Protocol):
-    """What is asked of the admin port beside the stream. It blocks."""
-
-    def set_state(self, name: str, state: str) -> dict[str, Any]:
-        """Set a backend's admin state."""
-
-    def requests_with_id(self, request_id: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The requests with this id."""
 
 
 class Canvas(Widget):
@@ -91,7 +81,7 @@ class Canvas(Widget):
 class Main(Screen[None]):
     """`admin`: makes a client for one question."""
 
-    def __init__(self, url: str, link: Link, admin: Callable[[], Admin]) -> None:
+    def __init__(self, url: str, link: Link, admin: Callable[[], AdminClient]) -> None:
         super().__init__()
         self.view = View()
         self._scene = Scene(url, link)
@@ -245,7 +235,7 @@ class Top(App[None]):
         self,
         url: str,
         read: Callable[[Viewer], Awaitable[None]],
-        admin: Callable[[], Admin],
+        admin: Callable[[], AdminClient],
         now_s: float,
     ) -> None:
         super().__init__(ansi_color=True)

@@ -22,8 +22,7 @@ def add_top(commands: Any) -> None:
         epilog="Example: penstock top --admin http://10.0.0.1:9321 --token-file admin-token; exit "
         "status 0 after q, 130 after Ctrl-C, 1 when the proxy does not answer at the beginning.",
     )
-    add_arguments(parser)
-    parser.set_defaults(command=top)
+    add_arguments(parser, top)
 
 
 def top(parsed: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from penstock.proxy.commands.admin_client import AdminError
+from penstock.proxy.commands.admin_client import AdminClient, AdminError
 from penstock.proxy.commands.top.app import Canvas, Top
 from penstock.proxy.commands.top.dialogs import Question, Reading
 from penstock.proxy.commands.top.feed import Link, Viewer
@@ -19,10 +19,11 @@ from tests.browser.figures import AT_S, PARTS, snapshot
 pytestmark = pytest.mark.once
 
 
-class Port:
+class Port(AdminClient):
     """The admin port, as far as keys ask it. `refusal`: what it says instead."""
 
     def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9321", None)
         self.asked: list[tuple[str, ...]] = []
         self.refusal = ""
 
