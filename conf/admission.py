@@ -12,8 +12,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from penstock.conf.kinds import Amount, DurationS, Name, OptionalWaitS
-from penstock.conf.section import Section
+from penstock.conf.kinds import Amount, DurationS, Name, OptionalWaitS, Section
 
 CLASSES_MAX: Final = 16
 STEPS_MAX: Final = 64

@@ -5,8 +5,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from penstock.conf.kinds import DurationS, Name, Word
-from penstock.conf.section import Section
+from penstock.conf.kinds import DurationS, Name, Section, Word
 
 STEPS_MAX: Final = 16
 

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from penstock.conf.kinds import ClassifierUrl
-from penstock.conf.section import Section
+from penstock.conf.kinds import ClassifierUrl, Section
 
 
 class ClassifierSettings(Section):

@@ -2,8 +2,7 @@
 
 from pydantic import Field
 
-from penstock.conf.kinds import Count, DurationS, OptionalWaitS
-from penstock.conf.section import Section
+from penstock.conf.kinds import Count, DurationS, OptionalWaitS, Section
 
 
 class DeepProbeSettings(Section):

@@ -10,9 +10,19 @@ from ipaddress import ip_address, ip_network
 from typing import Annotated, Final, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from penstock.conf.served_paths import is_served
+from penstock.conf.units import plain, unit_of
 
 NAME: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"
 HOST: Final = r"^([a-zA-Z0-9._-]+|[0-9a-fA-F.]*:[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[a-zA-Z0-9._-]+)?)$"
@@ -284,3 +294,24 @@ Origins = Annotated[tuple[Origin, ...], Field(strict=False, max_length=64)]
 BodyFields = Annotated[tuple[Word, ...], Field(strict=False, max_length=16)]
 Models = Annotated[tuple[Word, ...], Field(strict=False, max_length=256)]
 ProxiedPaths = Annotated[tuple[ProxiedPath, ...], Field(strict=False, max_length=256)]
+
+
+# Ends the description of a key that names a file.
+RELATIVE: Final = " A relative path starts at the folder of the configuration file."
+
+
+class Section(BaseModel):
+    """A mapping of the configuration."""
+
+    # Strict: a converted value would be a mistake that shows up later as something else.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_unit(cls, value: object, info: ValidationInfo) -> object:
+        """Convert `2s` at a key in seconds to 2.0, and `32MiB` at one in bytes to 33554432."""
+        unit = unit_of(info.field_name or "")
+        if unit is None or not isinstance(value, str):
+            return value
+        number = plain(value, unit)
+        return value if number is None else number

@@ -2,8 +2,16 @@
 
 from pydantic import Field
 
-from penstock.conf.kinds import FilePath, Host, Networks, Origins, PathPrefix, Port
-from penstock.conf.section import RELATIVE, Section
+from penstock.conf.kinds import (
+    RELATIVE,
+    FilePath,
+    Host,
+    Networks,
+    Origins,
+    PathPrefix,
+    Port,
+    Section,
+)
 
 
 class ListenTlsSettings(Section):

@@ -14,16 +14,38 @@ from pydantic import BaseModel, ValidationError
 from penstock.conf.complaints import complaints
 from penstock.conf.document import UNREAD, read
 from penstock.conf.doubts import doubts, secrets_of
-from penstock.conf.draft import Draft, Origin
+from penstock.conf.draft import Draft, Origin, put_environment, put_flags
+from penstock.conf.files import (
+    doubt_open_file,
+    mode_for_all,
+    put_secrets,
+    read_regular,
+    text_of_file,
+)
 from penstock.conf.issues import Issue, shown
 from penstock.conf.keypath import KeyPath, fields_of, spell
-from penstock.conf.overlay import put_environment, put_flags
-from penstock.conf.regular_files import read_regular
 from penstock.conf.repeated_names import repeated_names
-from penstock.conf.secret_files import doubt_open_file, mode_for_all, put_secrets
 from penstock.conf.settings import Settings
-from penstock.conf.text_files import text_of_file
-from penstock.conf.vanished import take_vanished
+
+# Keys that earlier versions had: they are taken with a warning that says what replaced them.
+VANISHED: Final[dict[KeyPath, str]] = {
+    (
+        "admission",
+        "reserve",
+    ): "does nothing any more: a request leaves room in each KV cache for what"
+    " higher classes asked for in the last second",
+    ("admission", "window_s"): "does nothing any more: the window is 0.1 s or four steps of"
+    " the engine, and the round trip",
+}
+
+
+def take_vanished(draft: Draft) -> None:
+    """Warn of each such key, and take it out, whatever its value is."""
+    for path, problem in VANISHED.items():
+        if draft.has(path):
+            draft.doubt(path, problem)
+            draft.remove(path)
+
 
 _TLS: Final = ("listen", "tls")
 # Files that are read later, when the settings are known. Those of pools come on top.

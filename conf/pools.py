@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.conf.kinds import (
+    RELATIVE,
     Amount,
     BackendUrl,
     FilePath,
@@ -14,9 +15,9 @@ from penstock.conf.kinds import (
     Policy,
     Price,
     Secret,
+    Section,
     Weight,
 )
-from penstock.conf.section import RELATIVE, Section
 
 
 class BackendSettings(Section):

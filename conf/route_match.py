@@ -13,8 +13,15 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from penstock.conf.kinds import ClockTime, Header, HeaderPattern, Name, PathPattern, Pattern
-from penstock.conf.section import Section
+from penstock.conf.kinds import (
+    ClockTime,
+    Header,
+    HeaderPattern,
+    Name,
+    PathPattern,
+    Pattern,
+    Section,
+)
 from penstock.conf.zones import DAY_MINUTES, WEEK_MINUTES, zone_named
 
 PATTERNS_MAX: Final = 256

@@ -8,9 +8,9 @@ with a reference such as `${PORT}`, which only the loader can replace. Rules bet
 import json
 from typing import Any, Final
 
+from penstock.conf.load import VANISHED
 from penstock.conf.settings import Settings
 from penstock.conf.units import PATTERNS, allowed, unit_of
-from penstock.conf.vanished import VANISHED
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {

@@ -15,6 +15,7 @@ from penstock.conf.classifier import ClassifierSettings
 from penstock.conf.health import HealthSettings
 from penstock.conf.keypath import spell
 from penstock.conf.kinds import (
+    RELATIVE,
     BodyFields,
     DurationS,
     FilePath,
@@ -25,14 +26,13 @@ from penstock.conf.kinds import (
     ProxiedPaths,
     RunbookUrl,
     Secret,
+    Section,
     is_loopback,
 )
 from penstock.conf.listen import ListenSettings
 from penstock.conf.pools import PoolSettings
 from penstock.conf.repeated_names import repeated_names
-from penstock.conf.route_checks import check_routes
-from penstock.conf.routes import Routes, RouteSettings
-from penstock.conf.section import RELATIVE, Section
+from penstock.conf.routes import Routes, RouteSettings, check_routes
 from penstock.conf.slo import Slos, SloSettings, check_slos
 from penstock.conf.tenants import TENANT_KEYS_MAX, Tenants
 from penstock.conf.tracing import TracingSettings

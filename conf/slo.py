@@ -7,8 +7,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from penstock.conf.kinds import DurationS, Name
-from penstock.conf.section import Section
+from penstock.conf.kinds import DurationS, Name, Section
 
 SLOS_MAX: Final = 64
 DAY_S: Final = 86_400.0

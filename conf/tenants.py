@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.conf.admission import CLASSES_MAX
 from penstock.conf.kinds import (
+    RELATIVE,
     Amount,
     CertificateName,
     Digest,
@@ -14,9 +15,9 @@ from penstock.conf.kinds import (
     Models,
     Name,
     Secret,
+    Section,
     Weight,
 )
-from penstock.conf.section import RELATIVE, Section
 
 # The limit for all tenants together: every key is compared for each request (docs/security.md).
 TENANT_KEYS_MAX: Final = 1_024

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from penstock.conf.kinds import FilePath, HeaderLines, Name, TracesUrl
-from penstock.conf.section import RELATIVE, Section
+from penstock.conf.kinds import RELATIVE, FilePath, HeaderLines, Name, Section, TracesUrl
 
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.conf.fixed import FIXED
+from docs.label_table import LABELS, REASONS
 from penstock.conf.kinds import SHAPES
 from penstock.conf.settings import Settings
 from penstock.conf.units import unit_of
+from penstock.proxy.reload.reload import FIXED
 from penstock.proxy.telemetry.family_table import FAMILIES
-from penstock.proxy.telemetry.label_table import LABELS, REASONS
 
 Schema = Mapping[str, Any]
 

@@ -21,10 +21,9 @@ from penstock.balancing.token_counter import TokenCounter
 from penstock.conf.load import Loaded
 from penstock.health.monitor import Monitor
 from penstock.health.probes import Outcome
-from penstock.proxy.admin.door import Door
 from penstock.proxy.admin.server import Admin
 from penstock.proxy.admin.verdicts import Verdicts
-from penstock.proxy.admin.visitors import Visitors
+from penstock.proxy.admin.visitors import Door, Visitors
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.configuration import Configuration, configure, draft
 from penstock.proxy.data.memory import Memory
@@ -40,7 +39,7 @@ from penstock.proxy.errors.backend import (
     EngineDead,
     KeyRefused,
 )
-from penstock.proxy.process import descriptors, heap
+from penstock.proxy.process import descriptors
 from penstock.proxy.process.canary_file import CanaryFile
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.gpu_exporters import GpuExporters
@@ -49,7 +48,12 @@ from penstock.proxy.process.inherited import inherited
 from penstock.proxy.process.ledger import Ledger
 from penstock.proxy.process.listening import is_meant, listening_socket, named
 from penstock.proxy.process.notify import notify
-from penstock.proxy.process.pressure import Pressure, group_limit_bytes, resident_bytes
+from penstock.proxy.process.pressure import (
+    Pressure,
+    group_limit_bytes,
+    keep_pages,
+    resident_bytes,
+)
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
@@ -180,7 +184,7 @@ class App:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
-        heap.keep_pages()
+        keep_pages()
         self._pulse.start()
         self._tasks.append(self.plane.loop.create_task(Pressure(self.plane).watch()))
         self._tasks.append(self.plane.loop.create_task(self._verdicts.watch()))

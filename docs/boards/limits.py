@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from penstock.balancing.slo.objective import PAIRS, USUAL_S, rate_of
-from penstock.proxy.commands.fleet_alerts import FLEET
+from penstock.proxy.commands.alerts import FLEET
 
 _RULES: Final = {rule.name: rule for rule in FLEET}
 # Of a rule's comparisons the first is its limit. Others say how many requests it needs.

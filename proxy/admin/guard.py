@@ -8,18 +8,163 @@ On loopback without a token every program may ask. Of web pages only ours may: o
 
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from enum import StrEnum
+from hashlib import sha256
 from http import HTTPStatus
-from typing import Final
+from secrets import token_urlsafe
+from typing import Final, NamedTuple
 
 from aiohttp import web
+from multidict import CIMultiDictProxy
 
+from penstock.balancing.fair_table import FairTable
 from penstock.conf.kinds import is_loopback
-from penstock.proxy.admin.asker import Access, Asker, Kind
-from penstock.proxy.admin.json_answers import error_answer
-from penstock.proxy.admin.origins import Headers, from_own_page, from_program, host_of, port_of
-from penstock.proxy.admin.page.sessions import Sessions, digest_of
+from penstock.proxy.admin.answers import error_answer
 from penstock.proxy.data.plane import DataPlane
+
+
+class Access(StrEnum):
+    """What somebody may do. VIEW: read everything, and change nothing."""
+
+    VIEW = "view"
+    FULL = "full"
+
+
+class Kind(StrEnum):
+    """By what they are known."""
+
+    TOKEN = "token"  # noqa: S105 - a word, as a header of each request
+    PAGE = "page"  # a session of the page, which was got with a token
+    LOCAL = "local"  # there is no token, and they are on this machine
+
+
+class Asker(NamedTuple):
+    """One who may ask. `address`: of their connection."""
+
+    kind: Kind
+    access: Access
+    address: str
+
+
+Headers = CIMultiDictProxy[str]
+# A browser sends `Origin` with each POST and with what a page asks of another site. A page can
+# change neither that nor `Host` and `Sec-Fetch-Site`. Programs send none of them but `Host`.
+# A page of another origin can send the next one only if we allowed that before, and we never do.
+OURS: Final = "x-penstock-page"
+_CHANGES: Final = frozenset({"POST", "DELETE"})
+# Newer browsers say whether a page of this origin asks, or its user ("none").
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+
+
+def host_of(headers: Mapping[str, str]) -> str:
+    """The host name in `Host`, without the port."""
+    host = headers.get("host", "")
+    name, bracket, port = host.rpartition("]")
+    if bracket:
+        return name[1:] if host.startswith("[") and port[:1] in ("", ":") else ""
+    return host.partition(":")[0]
+
+
+def port_of(headers: Mapping[str, str]) -> str:
+    """The port in `Host`, as the browser sees it. Empty if it is the usual one."""
+    port = headers.get("host", "").rpartition("]")[2].rpartition(":")[2]
+    return port if port.isascii() and port.isdigit() else ""
+
+
+def from_program(headers: Headers) -> bool:
+    """Whether no page has asked, as far as anybody can tell."""
+    return "origin" not in headers and headers.get("sec-fetch-site", "none") == "none"
+
+
+def from_own_page(method: str, headers: Headers) -> bool:
+    """Whether our own page has asked: a read without `Origin`, or a change by its script."""
+    if headers.get("sec-fetch-site", "same-origin") not in _OWN_SITES:
+        return False
+    if method not in _CHANGES:
+        return "origin" not in headers
+    # TLS may end before us, so both schemes are ours.
+    host = headers.get("host", "")
+    own = (f"http://{host}", f"https://{host}")
+    origins = headers.getall("origin", [])
+    return len(origins) == 1 and origins[0] in own and headers.get(OURS) == "1"
+
+
+LIFETIME_S: Final = 12 * 3_600.0
+SESSIONS_MAX: Final = 64  # of each token
+ID_BYTES: Final = 32
+
+
+class Sessions:
+    """Sessions of the page: got with a token once, and kept in memory only.
+
+    A session counts while its token does, so a reload with another token ends all of the old one.
+    Of tokens and ids only digests are kept. Each token has places of its own: who may only read
+    pushes out nobody who may do more. In them an address pushes out its own sessions once it has
+    its share.
+    """
+
+    def __init__(
+        self, most: int = SESSIONS_MAX, new_id: Callable[[int], str] = token_urlsafe
+    ) -> None:
+        self._most = most
+        self._new_id = new_id
+        self._ends: dict[bytes, FairTable[float]] = {}  # by token: until when each counts
+        self._places: dict[bytes, tuple[bytes, str]] = {}  # its token and owner
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def follow(self, tokens: Collection[bytes]) -> None:
+        """Only these tokens count from now on."""
+        gone = [each for each in self._ends if each not in tokens]
+        if gone:
+            self._ends = {each: ends for each, ends in self._ends.items() if each in tokens}
+            places = self._places.items()
+            self._places = {key: place for key, place in places if place[0] in tokens}
+
+    def begin(self, token: bytes, owner: str, now_s: float) -> str:
+        """A new session of who has shown this token. Returns its id."""
+        ends = self._ends.get(token)
+        if ends is None:
+            ends = self._ends[token] = FairTable(self._most)
+        session_id = self._new_id(ID_BYTES)
+        key = digest_of(session_id)
+        lost = ends.put(owner, key, now_s + LIFETIME_S)
+        if isinstance(lost, bytes):
+            del self._places[lost]
+        self._places[key] = token, owner
+        return session_id
+
+    def token_of(self, session_id: str, now_s: float) -> bytes | None:
+        """The token of a session. None if there is none with this id, or not any more."""
+        key = digest_of(session_id)
+        place = self._places.get(key)
+        if place is None:
+            return None
+        until_s = self._ends[place[0]].find(place[1], key)
+        if until_s is None or now_s >= until_s:
+            self._remove(key)
+            return None
+        return place[0]
+
+    def end(self, session_id: str) -> bool:
+        """End a session. Returns whether there was one."""
+        key = digest_of(session_id)
+        if key not in self._places:
+            return False
+        self._remove(key)
+        return True
+
+    def _remove(self, key: bytes) -> None:
+        token, owner = self._places.pop(key)
+        self._ends[token].remove(owner, key)
+
+
+def digest_of(secret: str) -> bytes:
+    """What is kept of a secret, and compared: that takes the same time for any input."""
+    return sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ASKER: Final = web.RequestKey("asker", Asker)

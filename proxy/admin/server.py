@@ -14,26 +14,33 @@ from penstock.conf.issues import ConfigError
 from penstock.conf.load import Loaded
 from penstock.conf.show import as_json
 from penstock.health.monitor import Monitor
-from penstock.proxy.admin.asker import Asker
-from penstock.proxy.admin.canary_listing import canary_listing
+from penstock.proxy.admin.answers import (
+    Crowded,
+    ListTurns,
+    error_answer,
+    error_of,
+    json_answer,
+    json_list,
+    large_answer,
+)
 from penstock.proxy.admin.explanation import Explanation
 from penstock.proxy.admin.fleet_listing import FleetListing
-from penstock.proxy.admin.guard import ASKER, Guard, Handler
-from penstock.proxy.admin.index import INDEX
-from penstock.proxy.admin.json_answers import error_answer, error_of, json_answer, json_list
-from penstock.proxy.admin.large_answer import large_answer
-from penstock.proxy.admin.list_turns import Crowded, ListTurns
+from penstock.proxy.admin.guard import ASKER, Asker, Guard, Handler
+from penstock.proxy.admin.listings import (
+    canary_listing,
+    proxy_listing,
+    slo_listing,
+    state_of,
+    tenant_listing,
+)
 from penstock.proxy.admin.page.entrance import Entrance
 from penstock.proxy.admin.page.events import Events
 from penstock.proxy.admin.page.history import History
 from penstock.proxy.admin.page.rates import Rates
 from penstock.proxy.admin.page.shell import Shell, guard_answers
 from penstock.proxy.admin.page.snapshot import Snapshot
-from penstock.proxy.admin.proxy_listing import proxy_listing, state_of
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
-from penstock.proxy.admin.slo_listing import slo_listing
-from penstock.proxy.admin.tenant_listing import tenant_listing
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.account import count_all
@@ -43,6 +50,48 @@ from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.telemetry.exposition import CONTENT_TYPE, Exposition
 from penstock.proxy.telemetry.families import PenstockCollector
+
+_PATHS: Final = (
+    ("GET", "/livez", "whether the proxy runs"),
+    (
+        "GET",
+        "/readyz",
+        "whether it should get traffic; 503 while it starts, drains or lacks memory",
+    ),
+    ("GET", "/metrics", "Prometheus metrics"),
+    ("GET", "/ui", "the page: all this live, for people"),
+    ("GET", "/ui/session", "what this browser may do"),
+    ("POST", "/ui/session", "begins a session of the page, with a token"),
+    ("DELETE", "/ui/session", "ends it"),
+    ("GET", "/api/v1/events", "what the page shows, once a second (server-sent events)"),
+    ("GET", "/api/v1/backends", "every backend: state, reason, load, speed, last probes"),
+    ("GET", "/api/v1/proxy", "the proxy itself: version, state, its last reload, what it refuses"),
+    ("GET", "/api/v1/history", "the last 24 hours of the charts, and the verdicts that are over"),
+    ("GET", "/api/v1/verdict", "what makes each pool slow now, and what to do about it"),
+    ("GET", "/api/v1/queue", "what waits for a backend: by class, and what is next"),
+    ("GET", "/api/v1/requests", "recent requests, and where their time went"),
+    ("GET", "/api/v1/requests/ID", "those with this id"),
+    ("GET", "/api/v1/tenants", "what each tenant has used, and what is left of its budgets"),
+    ("GET", "/api/v1/slo", "how far each service level is kept, and what is left of its budget"),
+    ("GET", "/api/v1/canaries", "where each canary stands, why, and what has happened"),
+    ("POST", "/api/v1/canaries/NAME/promote", "gives a route's canary all requests"),
+    ("POST", "/api/v1/canaries/NAME/abort", "takes all requests from it"),
+    ("POST", "/api/v1/canaries/NAME/restart", "lets it begin at its first step"),
+    ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),
+    ("POST", "/api/v1/backends/NAME/drain", "no new requests for a backend; /ready undoes it"),
+    ("POST", "/api/v1/backends/NAME/maint", "no new requests and no probes for a backend"),
+    ("POST", "/api/v1/reload", "reads the configuration again"),
+    ("POST", "/api/v1/restart", "has the next process take over, if there is a supervisor"),
+    ("POST", "/api/v1/explain", "where the request in the body would go"),
+)
+
+_LINES: Final = "".join(f"{method:6} {path:31} {says}\n" for method, path, says in _PATHS)
+INDEX: Final = f"""The admin port of penstock.
+
+{_LINES}
+Paths below /api need the admin token, if one is configured: Authorization: Bearer TOKEN.
+"""
+
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import http.client
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -66,73 +66,61 @@ class AdminClient:
 
     def backends(self) -> list[dict[str, Any]]:
         """The listing of all backends."""
-        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/backends", list)
-        return listing
+        return self._list("/api/v1/backends")
 
     def proxy(self) -> dict[str, Any]:
         """The state of the proxy itself."""
-        told: dict[str, Any] = self._ask("GET", "/api/v1/proxy", dict)
-        return told
+        return self._dict("GET", "/api/v1/proxy")
 
     def verdicts(self) -> list[dict[str, Any]]:
         """Why each pool is slow, or that it is not."""
-        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/verdict", list)
-        return listing
+        return self._list("/api/v1/verdict")
 
     def queue(self) -> dict[str, Any]:
         """What waits for room at a backend."""
-        told: dict[str, Any] = self._ask("GET", "/api/v1/queue", dict)
-        return told
+        return self._dict("GET", "/api/v1/queue")
 
     def tenants(self) -> list[dict[str, Any]]:
         """What each tenant has used, and what is left of its budgets."""
-        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/tenants", list)
-        return listing
+        return self._list("/api/v1/tenants")
 
     def slos(self) -> list[dict[str, Any]]:
         """The objectives, and how far each is met."""
-        listing: list[dict[str, Any]] = self._ask("GET", "/api/v1/slo", list)
-        return listing
+        return self._list("/api/v1/slo")
 
     def requests(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
         """Requests that run or ran lately."""
         path = f"/api/v1/requests?{urlencode(query)}"
-        listing: list[dict[str, Any]] = self._ask("GET", path, list)
-        return listing
+        return self._list(path)
 
     def requests_with_id(self, request_id: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
         """Those with this id, the latest first."""
         path = f"/api/v1/requests/{quote(request_id, '')}?{urlencode(query)}"
-        listing: list[dict[str, Any]] = self._ask("GET", path, list)
-        return listing
+        return self._list(path)
 
     def set_state(self, name: str, state: str) -> dict[str, Any]:
         """Set a backend's admin state. Returns the backend's description."""
         path = f"/api/v1/backends/{quote(name, '')}/{state}"
-        backend: dict[str, Any] = self._ask("POST", path, dict)
-        return backend
+        return self._dict("POST", path)
 
     def reload(self) -> dict[str, Any]:
         """Read the configuration again. Returns what changed. Raises Invalid."""
-        change: dict[str, Any] = self._ask("POST", "/api/v1/reload", dict)
-        return change
+        return self._dict("POST", "/api/v1/reload")
 
     def restart(self) -> None:
         """Have the next process take over. Returns when it does."""
         self._connection.timeout = RESTART_S
-        self._ask("POST", "/api/v1/restart", dict)
+        self._dict("POST", "/api/v1/restart")
         self._connection.timeout = TIMEOUT_S
 
     def canaries(self) -> list[dict[str, Any]]:
         """Where each canary stands."""
-        found: list[dict[str, Any]] = self._ask("GET", "/api/v1/canaries", list)
-        return found
+        return self._list("/api/v1/canaries")
 
     def tell_canary(self, route: str, word: str) -> dict[str, Any]:
         """Promote, abort or restart a route's canary. Returns where it stands now."""
         path = f"/api/v1/canaries/{quote(route, '')}/{word}"
-        found: dict[str, Any] = self._ask("POST", path, dict)
-        return found
+        return self._dict("POST", path)
 
     def explain(
         self,
@@ -145,7 +133,20 @@ class AdminClient:
         """Where a request of that tenant would go, if the classifier gave it this label."""
         given = {"path": path, "tenant": tenant, "label": label}
         query = urlencode({name: value for name, value in given.items() if value})
-        found: dict[str, Any] = self._ask("POST", f"/api/v1/explain?{query}", dict, body, headers)
+        return self._dict("POST", f"/api/v1/explain?{query}", body, headers)
+
+    def _list(self, path: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._ask("GET", path, list)
+        return found
+
+    def _dict(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask(method, path, dict, body, headers)
         return found
 
     def _ask(
@@ -186,8 +187,13 @@ class AdminClient:
         raise AdminError(f"{refusal.get('message')}{hint}")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that every command on the admin port has."""
+def add_arguments(
+    parser: ArgumentParser, command: Callable[[Namespace], int], *, json: bool = False
+) -> None:
+    """Add the arguments that every command on the admin port has. `json`: `--json`, too."""
+    parser.set_defaults(command=command)
+    if json:
+        parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
     parser.add_argument(
         "--admin",
         metavar="URL",

@@ -22,9 +22,7 @@ def add_canary(commands: Any) -> None:
     )
     told.add_argument("word", choices=("status", *WORDS))
     told.add_argument("route", nargs="?", metavar="ROUTE", help="name of the route")
-    told.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    add_arguments(told)
-    told.set_defaults(command=canary)
+    add_arguments(told, canary, json=True)
 
 
 def canary(parsed: argparse.Namespace) -> int:

@@ -21,17 +21,14 @@ from penstock.conf.schema import schema
 from penstock.conf.show import render
 from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
-from penstock.proxy.commands.admin_state import set_admin_state
 from penstock.proxy.commands.boards import add_boards
 from penstock.proxy.commands.canary import add_canary
+from penstock.proxy.commands.changes import add_reload, add_restart, set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.imports.command import add_imports
-from penstock.proxy.commands.reload import add_reload
-from penstock.proxy.commands.requests import add_requests
-from penstock.proxy.commands.restart import add_restart
+from penstock.proxy.commands.requests import add_requests, add_trace
 from penstock.proxy.commands.status import add_status
 from penstock.proxy.commands.top.command import add_top
-from penstock.proxy.commands.trace import add_trace
 from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
 from penstock.proxy.process.supervisor import CHANNEL
@@ -237,9 +234,7 @@ def _add_usage(commands: Any) -> None:
         "tenant, or the proxy does not answer.",
     )
     used.add_argument("--tenant", metavar="T", help="this one only")
-    used.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    admin_client.add_arguments(used)
-    used.set_defaults(command=usage)
+    admin_client.add_arguments(used, usage, json=True)
 
 
 def _add_explain(commands: Any) -> None:
@@ -260,9 +255,7 @@ def _add_explain(commands: Any) -> None:
     dry.add_argument(
         "--label", metavar="LABEL", help="what the classifier would say, which is not asked"
     )
-    dry.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    admin_client.add_arguments(dry)
-    dry.set_defaults(command=explain)
+    admin_client.add_arguments(dry, explain, json=True)
 
 
 def _add_states(commands: Any) -> None:
@@ -289,8 +282,8 @@ def _add_states(commands: Any) -> None:
         change.add_argument(
             "--timeout", type=_seconds, default=600.0, metavar="S", help="for --wait (default 600)"
         )
-        admin_client.add_arguments(change)
-        change.set_defaults(command=set_admin_state, state=state)
+        admin_client.add_arguments(change, set_admin_state)
+        change.set_defaults(state=state)
 
 
 def _seconds(text: str) -> float:

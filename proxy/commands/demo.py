@@ -1,21 +1,152 @@
-"""`penstock demo`: simulated vLLM servers and the proxy, on loopback."""
+"""`penstock demo`: simulated vLLM servers, a little traffic and the proxy, on loopback.
+
+With `--break` one thing goes wrong while somebody looks.
+"""
 
 import asyncio
 import shutil
 import socket
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 import orjson
 
+from penstock.bench.sim.faults import FaultKind
+from penstock.bench.sim.manner import Manner, Span
+from penstock.bench.sim.profiles import PROFILES, Profile
 from penstock.bench.sim.server import SimServer
 from penstock.proxy.app import App
-from penstock.proxy.commands.demo_faults import BREAKS, BREAKS_AFTER_S, Break
-from penstock.proxy.commands.demo_traffic import TALKERS, Traffic
 from penstock.proxy.reload.source import Source
+
+# So long all is well, so that the change shows.
+BREAKS_AFTER_S: Final = 15.0
+_USUAL: Final = PROFILES["default"]
+_SLOW: Final = 0.1
+
+
+class Break(NamedTuple):
+    """`act`: what is done to the servers. `crowd`: clients of the tenant `crawler` that come then,
+    with answers of `crowd_tokens`. `keyed`: clients have keys. `from_start`: it is so at once."""
+
+    means: str
+    act: Callable[[Sequence[SimServer]], None] = lambda servers: None
+    crowd: int = 0
+    crowd_tokens: tuple[int, int] = (24, 220)
+    keyed: bool = False
+    from_start: bool = False
+    profile: Profile = _USUAL
+
+
+def _slow(servers: Sequence[SimServer]) -> None:
+    servers[0].pump.speedup = _SLOW
+
+
+def _hang(servers: Sequence[SimServer]) -> None:
+    for kind in (FaultKind.HANG_BEFORE_HEADERS, FaultKind.HANG_MID_STREAM):
+        servers[0].faults.set(kind)
+
+
+def _fail(servers: Sequence[SimServer]) -> None:
+    servers[0].faults.set(FaultKind.INTERNAL_ERROR)
+
+
+def _think(servers: Sequence[SimServer]) -> None:
+    for each in servers:
+        each.manner = Manner(hidden_tokens=Span(150, 250))
+
+
+def _load(servers: Sequence[SimServer]) -> None:
+    for each in servers:
+        each.faults.set(FaultKind.HEALTH_503)
+
+
+BREAKS: Final = {
+    "slow": Break("the first server becomes ten times slower", _slow, crowd=12),
+    "hung": Break("the first server accepts requests and answers none; its /health goes on", _hang),
+    "errors": Break("the first server answers 500", _fail),
+    "kv": Break(
+        "KV caches are too small for the clients that come",
+        crowd=24,
+        crowd_tokens=(600, 1_200),
+        profile=replace(_USUAL, name="small caches", kv_tokens=16_384),
+    ),
+    "flood": Break(
+        "one tenant sends far more than its share",
+        crowd=80,
+        keyed=True,
+        profile=replace(_USUAL, name="few seats", max_num_seqs=8),
+    ),
+    "thinking": Break("first tokens come late, and nothing waits: the SLO is missed", _think),
+    "cold": Break("all servers load, for 30 to 60 s", _load, from_start=True),
+}
+
+
+# So many conversations go on at once: enough to see something, a few percent of a core.
+TALKERS: Final = 4
+TURNS: Final = (1, 5)
+PAUSE_S: Final = (0.5, 4.0)
+ANSWER_TOKENS: Final = (24, 220)
+DOCUMENT_WORDS: Final = (40, 2_500)
+_WORDS: Final = ("water", "gate", "river", "turbine", "pressure", "valve", "lake", "power", "pipe")
+
+
+class Traffic:
+    """Clients of the proxy at `url`, until `stop`."""
+
+    def __init__(self, url: str, model: str, rng: Random) -> None:
+        self._url = f"{url}/v1/chat/completions"
+        self._model = model
+        self._rng = rng
+        self._talking: list[asyncio.Task[None]] = []
+
+    def start(self, talkers: int, key: str, tokens: tuple[int, int] = ANSWER_TOKENS) -> None:
+        """Add clients with this key. `tokens`: the shortest and the longest of their answers."""
+        talk = [asyncio.create_task(self._talk(key, tokens)) for _ in range(talkers)]
+        self._talking += talk
+
+    async def stop(self) -> None:
+        for each in self._talking:
+            each.cancel()
+        await asyncio.gather(*self._talking, return_exceptions=True)
+
+    async def _talk(self, key: str, tokens: tuple[int, int]) -> None:
+        """One conversation after another. Each turn sends all that was said before it."""
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            while True:
+                messages = [
+                    {"role": "system", "content": self._text(self._rng.randint(*DOCUMENT_WORDS))}
+                ]
+                for _ in range(self._rng.randint(*TURNS)):
+                    messages.append({"role": "user", "content": self._text(12)})
+                    await self._ask(session, messages, self._rng.randint(*tokens))
+                    messages.append({"role": "assistant", "content": self._text(60)})
+                    await asyncio.sleep(self._rng.uniform(*PAUSE_S))
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, messages: list[dict[str, str]], max_tokens: int
+    ) -> None:
+        body = {
+            "model": self._model,
+            "stream": True,
+            "max_tokens": max_tokens,
+            "messages": messages,
+        }
+        try:
+            async with session.post(self._url, json=body) as answer:
+                async for _ in answer.content.iter_any():
+                    pass
+        except aiohttp.ClientError:
+            await asyncio.sleep(1.0)  # the demo's user tries something, or it ends
+
+    def _text(self, words: int) -> str:
+        return " ".join(self._rng.choices(_WORDS, k=words))
+
 
 MODEL: Final = "demo-model"
 READY_WITHIN_S: Final = 10.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.proxy.commands.admin_client import AdminError, client_of
-from penstock.proxy.commands.plain_text import json_text
-from penstock.proxy.commands.waits import prospect
+from penstock.proxy.commands.plain_text import aligned, json_text
+from penstock.proxy.commands.time_spent import prospect
 
 # The most routes that are told.
 ROUTES_MAX: Final = 20
@@ -91,14 +91,7 @@ def _table(candidates: Sequence[Mapping[str, Any]]) -> list[str]:
                 *(f"{1e3 * terms[name]:,.1f}" if terms else "-" for name in names),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < 2 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return aligned(rows, 2)
 
 
 def _headers(given: Sequence[str]) -> dict[str, str]:

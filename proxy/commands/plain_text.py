@@ -6,6 +6,7 @@ the cursor, and a character of unknown width would shift all that follows it.
 
 import json
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -62,6 +63,18 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     text = cut(text, width)
     space = " " * (width - cells(text))
     return space + text if right else text + space
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """The lines of a table. So many columns are aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def wrap(text: str, width: int, lines_max: int) -> list[str]:

@@ -1,20 +1,25 @@
-"""`penstock requests`: recent requests as one table that says where their time went."""
+"""`penstock requests`: recent requests as one table that says where their time went.
+
+`penstock trace ID`: the same of one request, as a waterfall.
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.proxy.commands.admin_client import add_arguments, client_of
-from penstock.proxy.commands.plain_text import json_text
+from penstock.proxy.commands.plain_text import aligned, json_text
 from penstock.proxy.commands.time_spent import (
     BACKEND,
     CLIENT,
     LINE,
     LOST,
     PENSTOCK,
+    kind,
     mostly,
     result,
     seconds,
+    sentences,
     spent_ms,
 )
 
@@ -50,9 +55,7 @@ def add_requests(commands: Any) -> None:
     parser.add_argument("--tenant", metavar="T", help="only requests of tenant T")
     parser.add_argument("--backend", metavar="B", help="only requests with an attempt at backend B")
     parser.add_argument("--limit", metavar="N", help="at most so many (default 50)")
-    parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
-    add_arguments(parser)
-    parser.set_defaults(command=requests)
+    add_arguments(parser, requests, json=True)
 
 
 def requests(parsed: argparse.Namespace) -> int:
@@ -73,15 +76,7 @@ def requests(parsed: argparse.Namespace) -> int:
 
 def table(entries: Sequence[Mapping[str, Any]]) -> str:
     """The table with aligned columns, and how to see more."""
-    rows = [_HEADS, *map(_row, entries)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if number < _LEFT else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = aligned([_HEADS, *map(_row, entries)], _LEFT)
     return "\n".join([*lines, "", f"More on one: penstock trace {entries[0]['id']}"])
 
 
@@ -101,3 +96,124 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
         seconds(entry["duration_ms"]),
         *(seconds(spent_ms(entry, names)) for names in columns),
     )
+
+
+# A line of the waterfall has at most 80 columns: the label, the time and the bar.
+LABEL_CHARS: Final = 31
+BAR_CHARS: Final = 34
+
+_LABELS: Final = {
+    "receive": "client sends the request",
+    "read": "penstock reads it",
+    "choose": "penstock chooses a backend",
+    "queue": "waits in penstock: {why}",
+    "failed": "{backend} fails: {why}",
+    "connect": "connecting to {backend}",
+    "head": "until {backend} begins to answer",
+    "answer": "{backend} computes the answer",
+    "prefill": "queue and prefill at {backend}",
+    "decode": "tokens of {backend}",
+    "body": "answer's body of {backend}",
+    "client": "client takes nothing",
+    "end": "ending",
+}
+
+
+def add_trace(commands: Any) -> None:
+    """Add the command and its arguments."""
+    parser = commands.add_parser(
+        "trace",
+        help="show where the time of one request went",
+        epilog="Example: penstock trace 0f3c9ab2; exit status 1 when no request with this id is "
+        "kept, or the proxy does not answer.",
+    )
+    parser.add_argument("id", metavar="ID", type=_some_id, help="x-request-id of its answer")
+    parser.add_argument("--tenant", metavar="T", help="only the request of tenant T")
+    parser.add_argument("--before", metavar="TIME", help="only what began then or earlier")
+    parser.add_argument(
+        "--limit", metavar="N", help="at most N, if many used the id (default 50, up to 500)"
+    )
+    add_arguments(parser, trace, json=True)
+
+
+def _some_id(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def trace(parsed: argparse.Namespace) -> int:
+    """Print the waterfall of each request with this id, or JSON."""
+    given = {"tenant": parsed.tenant, "before": parsed.before, "limit": parsed.limit}
+    query = {name: value for name, value in given.items() if value is not None}
+    entries = client_of(parsed).requests_with_id(parsed.id, query)
+    if parsed.json:
+        print(json_text(entries))
+    else:
+        print("\n\n".join([*map(text, entries), *more(entries)]))
+    return 0
+
+
+def more(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many others used this id, and how to see theirs. Empty if nobody did."""
+    left = entries[0]["same_id"] - len(entries)
+    if left <= 0:
+        return []
+    oldest = max(entries, key=lambda entry: float(entry["ago_s"]))
+    who = "1 more tenant or client" if left == 1 else f"{left} more tenants or clients"
+    return [
+        f"{who} used this id. To see more: --tenant T, --limit N (up to 500), or"
+        f" --before {oldest['began']}"
+    ]
+
+
+def text(entry: Mapping[str, Any]) -> str:
+    """What became of one request, the waterfall, and what took the time."""
+    served = [
+        (entry["trace_id"], "trace {}"),
+        (entry["tenant"], "tenant {}"),
+        (entry["class"], "class {}"),
+        (entry["model"], "model {}"),
+        (entry["pool"], "pool {}"),
+        (entry["backend"], "backend {}"),
+        (entry["reason"], "chosen by: {}"),
+    ]
+    told = [words.format(value) for value, words in served if value]
+    if entry["attempts"] > 1:
+        told.append(f"{entry['attempts']} attempts")
+    lines = [f"{entry['id']}: {result(entry)}", f"  began {entry['began']}"]
+    lines += [f"  {each}" for each in told]
+    if tokens := _tokens(entry):
+        lines.append(f"  {tokens}")
+    total = f"  {seconds(entry['duration_ms'])} in all"
+    if entry["ttft_ms"] is not None:
+        total += f", first token after {seconds(entry['ttft_ms'])}"
+    return "\n".join([*lines, total, "", *_bars(entry), "", *sentences(entry)]).rstrip()
+
+
+def _tokens(entry: Mapping[str, Any]) -> str:
+    if entry["prompt_tokens"] is None:
+        return ""
+    cached = entry["cached_tokens"]
+    told = f" ({cached:,} cached)" if cached is not None else ""
+    return (
+        f"{entry['prompt_tokens']:,} prompt tokens{told},"
+        f" {entry['completion_tokens']:,} completion tokens"
+    )
+
+
+def _bars(entry: Mapping[str, Any]) -> list[str]:
+    """A line for each part, in the order in which they came."""
+    total_ms = sum(part["ms"] for part in entry["parts"])
+    lines, before_ms = [], 0.0
+    for part in entry["parts"]:
+        words = {"backend": part["backend"] or "-", "why": part["why"] or "-"}
+        label = _LABELS[kind(entry, part)].format(**words)
+        begin = min(BAR_CHARS - 1, round(BAR_CHARS * before_ms / total_ms)) if total_ms else 0
+        before_ms += part["ms"]
+        end = round(BAR_CHARS * before_ms / total_ms) if total_ms else 0
+        bar = " " * begin + "#" * max(1, end - begin)
+        if len(label) > LABEL_CHARS:
+            label = label[: LABEL_CHARS - 3] + "..."
+        lines.append(f"{label:<{LABEL_CHARS}} {seconds(part['ms']):>12} {bar}")
+    return lines

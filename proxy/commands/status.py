@@ -1,19 +1,156 @@
 """`penstock status`: why it is slow, the state of the proxy itself, and the fleet as one table."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import ceil
 from shutil import get_terminal_size
-from typing import Any
+from typing import Any, Final
 
-from penstock.proxy.commands.admin_client import AdminClient, add_arguments, client_of
-from penstock.proxy.commands.fleet_table import table
+from penstock.proxy.commands.admin_client import AdminClient, AdminError, add_arguments, client_of
+from penstock.proxy.commands.fleet_table import UNKNOWN, age, table
 from penstock.proxy.commands.plain_text import json_text
-from penstock.proxy.commands.proxy_lines import proxy_lines
-from penstock.proxy.commands.slo_lines import slo_lines
-from penstock.proxy.commands.waits import heads_of
-from penstock.proxy.commands.watch import watch
+from penstock.proxy.commands.time_spent import heads_of
+
+# Of the reasons of refusals so many are told.
+REASONS_MAX: Final = 4
+
+
+def proxy_lines(proxy: Mapping[str, Any]) -> list[str]:
+    """Lines on its state, its last reload, and what it refuses. Fields of an older version may
+    be missing."""
+    return [_state(proxy), *_reload(proxy), *_refused(proxy), *told_of(proxy)]
+
+
+def told_of(proxy: Mapping[str, Any]) -> list[str]:
+    """Lines on what is not as it should be, and on what waits. None while all is well."""
+    lines = []
+    if proxy["state"] == "draining":
+        lines.append("This proxy is draining: it is not ready, and will soon refuse new requests.")
+    if proxy["state"] == "starting":
+        lines.append("This proxy is starting: it has not probed every backend yet.")
+    if proxy["state"] == "memory":
+        lines.append("This proxy refuses every request: it lacks memory, see its log.")
+    lines += [
+        f"Process {each['pid']}, from before the restart, still has {each['requests']:,} requests."
+        for each in proxy.get("former", ())
+    ]
+    if waiting := proxy.get("needs_restart"):
+        lines.append(f"Changed settings that wait for a restart: {', '.join(waiting)}")
+    queued = {name: count for name, count in proxy.get("waiting", {}).items() if count}
+    if queued:
+        classes = ", ".join(f"{name} {count:,}" for name, count in queued.items())
+        lines.append(f"Requests that wait for room at a backend: {classes}.")
+    return lines
+
+
+def _state(proxy: Mapping[str, Any]) -> str:
+    up_s, since, lag_ms = proxy.get("up_s"), proxy.get("since"), proxy.get("lag_ms")
+    up = f"up {age(up_s)} since {_moment(since)}" if up_s is not None and since else "up -"
+    queued = sum(proxy.get("waiting", {}).values())
+    late = f"{lag_ms:.0f} ms" if lag_ms is not None else UNKNOWN
+    return (
+        f"Proxy {proxy['state']}, {up}, {proxy['version']} {proxy.get('build', '')}".rstrip()
+        + f", {_count(proxy.get('open_requests'))} open, {queued:,} queued, lag {late}"
+    )
+
+
+def _reload(proxy: Mapping[str, Any]) -> list[str]:
+    last, problems = proxy.get("last_reload"), proxy["reload_failed"]
+    when = f" {age(last['age_s'])} ago, {_moment(last['at'])}" if last else ""
+    if problems:
+        kept = "the previous configuration is still in use:"
+        return [f"The last reload failed{when}; {kept}", *(f"  {line}" for line in problems)]
+    return [f"The last reload succeeded{when}."] if last else []
+
+
+def _refused(proxy: Mapping[str, Any]) -> list[str]:
+    reasons: Mapping[str, int] = proxy.get("refused_lately") or {}
+    if not reasons:
+        return []
+    return [f"Refused in the last minutes: {sum(reasons.values()):,} ({_most(reasons)})."]
+
+
+def _most(reasons: Mapping[str, int]) -> str:
+    """The most frequent reasons, which come first."""
+    told: Sequence[str] = [f"{reason} {count:,}" for reason, count in reasons.items()]
+    rest = sum(list(reasons.values())[REASONS_MAX:])
+    return ", ".join([*told[:REASONS_MAX], *([f"others {rest:,}"] if rest else [])])
+
+
+def _count(count: int | None) -> str:
+    return f"{count:,}" if count is not None else UNKNOWN
+
+
+def _moment(unix_s: float) -> str:
+    """By the clock of whoever asks."""
+    return datetime.fromtimestamp(unix_s).astimezone().strftime("%m-%d %H:%M")
+
+
+def slo_lines(objectives: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each objective in warning or critical, the critical ones first."""
+    bad = [each for each in objectives if each["state"] != "ok"]
+    bad.sort(key=lambda each: each["state"] != "critical")
+    return [_line(each) for each in bad]
+
+
+def _line(told: Mapping[str, Any]) -> str:
+    where = [f"{key} {told[key]}" for key in ("pool", "class") if told[key] is not None]
+    place = f" of {', '.join(where)}" if where else ""
+    parts = [because] if (because := told.get("because")) else []
+    if told["compliance"] is not None:
+        share = f"{told['compliance']:.3%} of {told['requests']:,} requests are good"
+        parts.append(f"{share}, {100.0 * told['objective']:.6g}% is asked for")
+    left = max(-9.99, told["budget_left"])
+    parts.append(f"{left:.0%} of the error budget is left")
+    return f"SLO {told['slo']}{place} is {told['state']}: {'; '.join(parts)}."
+
+
+EVERY_S: Final = 2.0
+_CLEAR: Final = "\x1b[2J\x1b[H"
+
+
+def watch(draw: Callable[[], list[str]], sleep: Callable[[float], None] = time.sleep) -> int:
+    """Show the lines of `draw`. If it raises AdminError, show that and go on.
+
+    Returns 0 when nobody reads any more.
+    """
+    try:
+        while True:
+            try:
+                lines = draw()
+            except AdminError as error:
+                lines = [f"penstock: {error}"]
+            _show([datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S"), *lines])
+            sleep(EVERY_S)
+    except BrokenPipeError:  # of `| head`, for example
+        # Python writes what is left when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _show(lines: list[str]) -> None:
+    if not sys.stdout.isatty():
+        print("\n".join(lines), end="\n\n", flush=True)
+        return
+    size = shutil.get_terminal_size()
+    print(_CLEAR + "\n".join(_fitting(lines, size.columns, size.lines - 1)), flush=True)
+
+
+def _fitting(lines: list[str], columns: int, rows: int) -> list[str]:
+    """The first lines, and how many are left out. All of them would push the first ones, which
+    tell most, off the screen. The terminal wraps what is wider than it."""
+    taken = [max(1, -(-len(line) // columns)) for line in lines]
+    if sum(taken) <= rows:
+        return lines
+    shown = 0
+    while shown < len(lines) and sum(taken[: shown + 1]) < rows:
+        shown += 1
+    return [*lines[:shown], f"{len(lines) - shown:,} more lines: penstock status shows all"]
 
 
 def add_status(commands: Any) -> None:
@@ -29,8 +166,7 @@ def add_status(commands: Any) -> None:
     how.add_argument(
         "--watch", action="store_true", help="show it again every 2 s, until Ctrl-C (status 130)"
     )
-    add_arguments(parser)
-    parser.set_defaults(command=status)
+    add_arguments(parser, status)
 
 
 def status(parsed: argparse.Namespace) -> int:

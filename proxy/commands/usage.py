@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.proxy.commands.admin_client import client_of
-from penstock.proxy.commands.plain_text import json_text
+from penstock.proxy.commands.plain_text import aligned, json_text
 
 _HEADS: Final = (
     "TENANT",
@@ -47,7 +47,7 @@ def _used(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
             rows.append((tenant["name"], used["model"], *numbers))
         if not tenant["models"]:
             rows.append((tenant["name"], "-", "0", "0", "0", "0"))
-    return _aligned(rows)
+    return aligned(rows, _LEFT)
 
 
 def _budgets(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -66,7 +66,7 @@ def _budgets(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
         for each in tenants
         if each["refused"]
     ]
-    return ["", *_aligned(rows), *refused]
+    return ["", *aligned(rows, _LEFT), *refused]
 
 
 def _time(seconds: float) -> str:
@@ -75,14 +75,3 @@ def _time(seconds: float) -> str:
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.1f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < _LEFT else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

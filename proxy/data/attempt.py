@@ -32,8 +32,8 @@ from penstock.proxy.errors.backend import (
     ConnectionReset,
     KeyRefused,
     NotHere,
+    StreamBroken,
 )
-from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.edit import spliced_bytes

@@ -8,8 +8,13 @@ from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.penalties import Cause
 from penstock.proxy.dialects.dialect import NO_USAGE
-from penstock.proxy.errors.backend import AnswerBare, BackendError, BackendRefusing, OutOfTime
-from penstock.proxy.errors.stream import StreamOutOfTime
+from penstock.proxy.errors.backend import (
+    AnswerBare,
+    BackendError,
+    BackendRefusing,
+    OutOfTime,
+    StreamOutOfTime,
+)
 
 if TYPE_CHECKING:
     from penstock.proxy.data.relay import Relay

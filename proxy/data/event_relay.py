@@ -22,8 +22,8 @@ from penstock.proxy.errors.backend import (
     AnswerMute,
     BackendError,
     BackendHung,
+    StreamBroken,
 )
-from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.wire.event_ends import (
     CR,

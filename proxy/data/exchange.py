@@ -28,11 +28,10 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
-from penstock.proxy.errors.backend import BackendError, InternalFault
+from penstock.proxy.errors.backend import BackendError, InternalFault, StreamBroken
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
-from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.deadline import Deadline, nothing
 from penstock.proxy.wire.header_fields import Headers
 

@@ -26,11 +26,12 @@ from penstock.proxy.errors.backend import (
     InternalFault,
     NoPorts,
     NotHere,
+    StreamBroken,
+    StreamOutOfClientTime,
 )
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
-from penstock.proxy.errors.stream import StreamBroken, StreamOutOfClientTime
 
 logger = logging.getLogger(__name__)
 

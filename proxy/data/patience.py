@@ -15,8 +15,13 @@ import re
 from math import inf
 from typing import Final
 
-from penstock.proxy.errors.backend import BackendError, ClientOutOfTime, OutOfTime
-from penstock.proxy.errors.stream import StreamOutOfClientTime, StreamOutOfTime
+from penstock.proxy.errors.backend import (
+    BackendError,
+    ClientOutOfTime,
+    OutOfTime,
+    StreamOutOfClientTime,
+    StreamOutOfTime,
+)
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import ResponseHead
 

@@ -26,8 +26,8 @@ from penstock.proxy.errors.backend import (
     BackendRefused,
     EngineDead,
     InternalFault,
+    StreamBroken,
 )
-from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.deadline import nothing
 from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.json_object import JsonObject

@@ -18,7 +18,7 @@ from penstock.proxy.data.patience import Patience
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
-from penstock.proxy.telemetry.server_timing import ASKED, server_timing
+from penstock.proxy.telemetry.waterfall import ASKED, server_timing
 from penstock.proxy.tracing.trace import Trace
 from penstock.proxy.wire.content_coding import BOM
 from penstock.proxy.wire.edit import Edits, Splices, splices

@@ -10,8 +10,7 @@ import msgspec
 
 from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay, of_event
 from penstock.proxy.dialects.dialect import Sign, usage_of
-from penstock.proxy.errors.backend import AnswerMute, BackendRefused
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import AnswerMute, BackendRefused, StreamBroken
 from penstock.proxy.wire.event_ends import PART_BYTES, after_first, after_last, has_data
 from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.json_object import JsonObject

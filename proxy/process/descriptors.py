@@ -10,8 +10,7 @@ import logging
 import resource
 from typing import Final, Protocol
 
-from penstock.proxy.admin.door import ACCEPTED_MAX
-from penstock.proxy.admin.visitors import VISITORS_MAX
+from penstock.proxy.admin.visitors import ACCEPTED_MAX, VISITORS_MAX
 from penstock.proxy.data.clients import EVERYBODY, EXCESS_MAX
 from penstock.proxy.data.port import SEATLESS_MAX
 from penstock.proxy.wire.pool import IDLE_MAX

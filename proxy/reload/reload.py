@@ -10,11 +10,10 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import time
 from typing import Final
 
-from penstock.conf.fixed import keep_fixed
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.keypath import KeyPath
 from penstock.conf.load import Loaded
@@ -25,6 +24,35 @@ from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
 from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
+
+# Section and key of each setting that needs a restart.
+FIXED: Final = (
+    ("listen", "host"),
+    ("listen", "port"),
+    ("listen", "reuse_port"),
+    ("admin", "host"),
+    ("admin", "port"),
+    ("state", "dir"),
+    ("log", "messages"),
+)
+
+
+def keep_fixed(new: Loaded, running: Loaded) -> tuple[Loaded, tuple[str, ...]]:
+    """`new` with the running values of the settings that need a restart, and their changed keys."""
+    settings = new.settings
+    origins = dict(new.origins)
+    waiting = []
+    for section, key in FIXED:
+        value = getattr(getattr(running.settings, section), key)
+        wanted = getattr(settings, section)
+        if getattr(wanted, key) != value:
+            kept = wanted.model_copy(update={key: value})
+            settings = settings.model_copy(update={section: kept})
+            name = f"{section}.{key}"
+            origins[name] = running.origins[name]
+            waiting.append(name)
+    return replace(new, settings=settings, origins=origins), tuple(waiting)
+
 
 logger = logging.getLogger(__name__)
 

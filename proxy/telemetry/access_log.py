@@ -9,8 +9,8 @@ from typing import Final
 
 import orjson
 
-from penstock.proxy.telemetry.access_text import text_of
-from penstock.proxy.telemetry.log_writer import CLOSE_S, LogWriter
+from penstock.proxy.telemetry.access_line import text_of
+from penstock.proxy.telemetry.log_lines import CLOSE_S, LogWriter
 from penstock.proxy.telemetry.metrics import Metrics
 
 FLUSH_S: Final = 0.1

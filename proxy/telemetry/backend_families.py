@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.speed.compare import slower
-from penstock.proxy.telemetry.family_parts import Row, parts
+from penstock.proxy.telemetry.exposition import Row, parts
 
 _LOADS: Final[Mapping[str, Callable[[Backend], float]]] = {
     "backend_queued_prefill_tokens": lambda each: each.queued_prefill_tokens,

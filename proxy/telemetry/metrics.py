@@ -6,17 +6,49 @@ the interpreter lock. So the data plane adds integers. A scrape turns them into 
 (`exposition`), which are rendered in slices.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from time import monotonic
 from typing import Final
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.slo.slo import Slo
 from penstock.proxy.telemetry.costs import Costs
-from penstock.proxy.telemetry.growth import Growth
 from penstock.proxy.telemetry.histogram import LATENCY_S, OVERHEAD_S, RATIO, WAIT_RATIO, Histogram
 from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
 from penstock.proxy.telemetry.usage import TenantUsage
+
+COPY_S: Final = 60.0
+COPIES: Final = 3
+
+
+class Growth:
+    """How much counters grew in the last two to three minutes. Their number must have a limit.
+
+    What is counted pays nothing for it: once a minute `look` is told all counts, and the oldest of
+    three copies is what the present ones are compared with.
+    """
+
+    __slots__ = ("_copies",)
+
+    def __init__(self) -> None:
+        self._copies: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=COPIES)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time for another copy."""
+        return not self._copies or now_s >= self._copies[-1][0] + COPY_S
+
+    def look(self, counts: Mapping[str, int], now_s: float) -> None:
+        """Keep a copy. The first one is that of the start, when nothing was counted."""
+        self._copies.append((now_s, counts if self._copies else {}))
+
+    def since(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """How much each has grown, the most first. Without those that have not."""
+        before = self._copies[0][1] if self._copies else {}
+        grown = {name: count - before.get(name, 0) for name, count in counts.items()}
+        ordered = sorted(grown.items(), key=lambda each: -each[1])
+        return {name: count for name, count in ordered if count > 0}
+
 
 # The most values of a label that clients or backends choose. Further values become `other`.
 LABEL_VALUES_MAX: Final = 256

@@ -104,3 +104,33 @@ def _served(parts: _Parts, record: Record, served: Try) -> None:
     stalled_s = min(stalled_s, parts.left_s(end_s))
     parts.until(end_s - stalled_s, DECODE if record.streamed else BODY, name, served.failure)
     parts.until(end_s, CLIENT)
+
+
+# A client asks for it by this header with the value 1.
+ASKED: Final = b"x-penstock-timing"
+# What each part is called there. What the client itself took is left out: it knows that.
+_METRICS: Final = {
+    READ: "read",
+    CHOOSE: "choice",
+    QUEUE: "queue",
+    FAILED: "failed",
+    CONNECT: "connect",
+    HEAD: "upstream",
+    PREFILL: "upstream",
+    DECODE: "upstream",
+    BODY: "upstream",
+}
+
+
+def server_timing(record: Record, now_s: float) -> bytes:
+    """The header's value: milliseconds, and for a wait the word for what there was none of."""
+    spent = dict.fromkeys(_METRICS.values(), 0.0)
+    for part in waterfall(record, now_s):
+        if part.name in _METRICS:
+            spent[_METRICS[part.name]] += part.seconds
+    told = []
+    for name, seconds in spent.items():
+        if seconds > 0.0:
+            why = f';desc="{record.waits_for}"' if name == QUEUE and record.waits_for else ""
+            told.append(f"{name};dur={seconds * 1000:.3f}{why}")
+    return ", ".join(told).encode("ascii")

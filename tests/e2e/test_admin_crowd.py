@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from penstock.proxy.admin.door import ACCEPTED_MAX
-from penstock.proxy.admin.visitors import VISITORS_MAX
+from penstock.proxy.admin.visitors import ACCEPTED_MAX, VISITORS_MAX
 from tests.e2e.process import Serve, Simulate
 from tests.e2e.test_accepting import RUNNERS, Runner, busy, close, proxy
 

@@ -14,8 +14,7 @@ import aiohttp
 import pytest
 
 from penstock.proxy.commands.cli import DEMO_BREAKS
-from penstock.proxy.commands.demo import ADMIN_PORT
-from penstock.proxy.commands.demo_faults import BREAKS
+from penstock.proxy.commands.demo import ADMIN_PORT, BREAKS
 from tests.e2e.process import ROOT
 
 STARTS_WITHIN_S = 30.0

@@ -10,8 +10,7 @@ import pytest
 from aiohttp import web
 
 from penstock.proxy.commands.top import feed as feed_module
-from penstock.proxy.commands.top.feed import Feed, wait_s
-from penstock.proxy.commands.top.link import Link
+from penstock.proxy.commands.top.feed import Feed, Link, wait_s
 
 pytestmark = [pytest.mark.once]
 
@@ -113,6 +112,17 @@ async def test_a_silent_stream_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     async with looking(answer) as looker:
         await looker.until(lambda: looker.links[-1:] != [] and looker.links[-1].state == "lost")
         assert looker.links[-1].why.startswith("Nothing came for ")
+
+
+async def test_an_event_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "EVENT_BYTES_MAX", 100)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await sent(request, b"data: " + b"x" * 300)
+
+    async with looking(answer) as looker:
+        await looker.until(lambda: bool(looker.links))
+        assert looker.links[0].why == "This is no stream of penstock."
 
 
 async def test_the_token_is_not_sent_elsewhere() -> None:

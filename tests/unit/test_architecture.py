@@ -34,7 +34,6 @@ ROOMS = (
 MAY_IMPORT_BENCH = {
     "proxy/commands/cli.py",
     "proxy/commands/demo.py",
-    "proxy/commands/demo_faults.py",
 }
 IMPURE = {"asyncio", "aiohttp", "time", "logging", "os", "socket", "threading", "datetime"}
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

@@ -3,15 +3,15 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.label_table import LABELS, REASONS
 from docs.references import FOLDER, described, exposed, pages
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.conf.settings import Settings
 from penstock.conf.slo import PercentileSettings
-from penstock.proxy.errors import backend, stream
+from penstock.proxy.errors import backend
 from penstock.proxy.telemetry.exposition import pieces
 from penstock.proxy.telemetry.families import PenstockCollector
 from penstock.proxy.telemetry.family_table import FAMILIES
-from penstock.proxy.telemetry.label_table import LABELS, REASONS
 from penstock.proxy.telemetry.metrics import Metrics
 
 
@@ -68,7 +68,7 @@ def test_every_label_and_its_values_are_told() -> None:
 
 def failures() -> set[str]:
     """How an attempt may fail, as the classes of the errors name it."""
-    kinds: list[type[backend.BackendError]] = [backend.BackendError, stream.StreamBroken]
+    kinds: list[type[backend.BackendError]] = [backend.BackendError, backend.StreamBroken]
     for kind in kinds:
         kinds += kind.__subclasses__()
     return {kind.reason for kind in kinds} - {backend.BackendError.reason}

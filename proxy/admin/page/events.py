@@ -9,15 +9,59 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, cast
 
 from aiohttp import web
 
-from penstock.proxy.admin.json_answers import error_answer
-from penstock.proxy.admin.large_answer import PIECE_BYTES
-from penstock.proxy.admin.page.viewers import Viewers
+from penstock.proxy.admin.answers import PIECE_BYTES, error_answer
 from penstock.proxy.wire.party import party_of
+
+# Half of the admin port's connections, so that commands and probes always have the others.
+VIEWERS_MAX: Final = 32
+OWN_MAX: Final = 16
+
+
+@dataclass(slots=True, eq=False)
+class Viewer:
+    """One viewer. `leave` is called when it must give way."""
+
+    owner: str
+    leave: Callable[[], None]
+
+
+class Viewers:
+    """All viewers, the first one first."""
+
+    def __init__(self) -> None:
+        self._all: dict[Viewer, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def enter(self, owner: str, leave: Callable[[], None]) -> Viewer | None:
+        """A place for one more from this address. None if there is none."""
+        held = Counter([each.owner for each in self._all])
+        mine = held[owner]
+        if mine >= OWN_MAX:
+            return None
+        if len(self._all) >= VIEWERS_MAX:
+            most = max(held.values())
+            if most <= mine + 1:
+                return None
+            loser = next(each for each in self._all if held[each.owner] == most)
+            del self._all[loser]
+            loser.leave()
+        viewer = Viewer(owner, leave)
+        self._all[viewer] = None
+        return viewer
+
+    def exit(self, viewer: Viewer) -> None:
+        """It looks no more. It may have given way before."""
+        self._all.pop(viewer, None)
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,12 @@ from typing import Any, Final
 import orjson
 
 from penstock import proxy
-from penstock.proxy.admin.canary_listing import canary_listing
+from penstock.proxy.admin.answers import json_list
 from penstock.proxy.admin.fleet_listing import FleetListing
-from penstock.proxy.admin.json_answers import json_list
+from penstock.proxy.admin.listings import busiest_tenants, canary_listing, slo_listing
 from penstock.proxy.admin.page.history import History
 from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.request_listing import brief
-from penstock.proxy.admin.slo_listing import slo_listing
-from penstock.proxy.admin.tenant_listing import busiest_tenants
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane

@@ -2,11 +2,12 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.conf.files import text_of_file
 from penstock.conf.issues import ConfigError, Issue
-from penstock.conf.text_files import text_of_file
 
 _PROGRAMS: Final = {"litellm": "LiteLLM's proxy", "nginx": "nginx"}
 
@@ -36,9 +37,23 @@ def add_imports(commands: Any) -> None:
         one.set_defaults(command=_import, kind=kind)
 
 
-def _import(parsed: argparse.Namespace) -> int:
-    from penstock.proxy.commands.imports.imported import imported
+def imported(kind: str, text: str, file: str) -> str:
+    """The configuration as YAML. Raises ConfigError with all that is wrong with the text."""
+    from penstock.proxy.commands.imports.litellm import litellm
+    from penstock.proxy.commands.imports.nginx import nginx
+    from penstock.proxy.commands.imports.yaml_text import LOST, Part, comment, text_of
 
+    readers: dict[str, Callable[[str, str], Part]] = {"litellm": litellm, "nginx": nginx}
+    part = readers[kind](text, file)
+    head = comment(
+        f"Written by `penstock import {kind}` from {Path(file).name}. Read each line that begins"
+        f" with '{LOST}'. Then: penstock check FILE.",
+        0,
+    )
+    return "\n".join(head) + "\n\n" + text_of(part)
+
+
+def _import(parsed: argparse.Namespace) -> int:
     written = imported(parsed.kind, text_of_file(parsed.file), str(parsed.file))
     if parsed.output is None:
         print(written, end="")

@@ -1,150 +1,301 @@
 """`penstock import litellm`: LiteLLM's proxy configuration as one of penstock's."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from penstock.conf.keypath import KeyPath
-from penstock.proxy.commands.imports.litellm_models import Lost, deployments, variable_in
-from penstock.proxy.commands.imports.litellm_pools import Pool, pool_part, pools_of
-from penstock.proxy.commands.imports.litellm_routes import Router, groups_of
-from penstock.proxy.commands.imports.names import Names
-from penstock.proxy.commands.imports.part import Part, Variable
+from penstock.conf.kinds import AMOUNT_MAX, PATTERN, WORD, BackendUrl
+from penstock.conf.routes import READ_MEMBERS
+from penstock.proxy.commands.imports.litellm_routes import Server, routes_of
 from penstock.proxy.commands.imports.yaml_source import YamlSource
+from penstock.proxy.commands.imports.yaml_text import Lost, Names, Part, Variable, reasons
 
 _PORT: Final = 4000
 _TIME_S_MAX: Final = 86_400.0
-_STRATEGIES: Final = frozenset(
-    {"simple-shuffle", "least-busy", "latency-based-routing"}
-    | {"usage-based-routing", "usage-based-routing-v2"}
+_POLICIES: Final = {
+    "simple-shuffle": "weighted_random",
+    "least-busy": "least_requests",
+    "latency-based-routing": "peak_ewma",
+    "usage-based-routing": "token_cost",
+    "usage-based-routing-v2": "token_cost",
+}
+# Providers whose servers speak OpenAI's API themselves, so that nothing is to be translated.
+_SPOKEN: Final = frozenset(
+    {"hosted_vllm", "vllm", "openai", "text-completion-openai", "openai_like", "custom_openai"}
+    | {"lm_studio", "llamafile"}
 )
+# What people write where LiteLLM asks for a key and the server does not.
+_NO_KEYS: Final = frozenset({"", "none", "empty", "dummy", "fake", "fake-key", "not-needed", "na"})
+_DEFAULTS: Final = frozenset(
+    {"temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"}
+    | {"repetition_penalty", "seed", "reasoning_effort"}
+)
+_FALLBACKS: Final = frozenset({"fallbacks", "default_fallbacks", "context_window_fallbacks"})
 _READ: Final = {
     "model_list": frozenset[str](),
-    "router_settings": frozenset(
-        {"routing_strategy", "timeout", "stream_timeout", "fallbacks", "default_fallbacks"}
-        | {"context_window_fallbacks", "model_group_alias"}
-    ),
-    "litellm_settings": frozenset(
-        {"request_timeout", "fallbacks", "default_fallbacks", "context_window_fallbacks"}
-    ),
+    "router_settings": _FALLBACKS
+    | {"routing_strategy", "timeout", "stream_timeout", "model_group_alias"},
+    "litellm_settings": _FALLBACKS | {"request_timeout"},
     "general_settings": frozenset({"master_key"}),
 }
-_BY_ITSELF: Final = "penstock tries again by itself, before the first token"
-_WHY: Final = {
-    "num_retries": _BY_ITSELF,
-    "max_retries": _BY_ITSELF,
-    "retry_policy": _BY_ITSELF,
-    "retry_after": _BY_ITSELF,
-    "allowed_fails": "`health` says when a backend is ejected",
-    "cooldown_time": "`health` says when a backend returns",
-    "content_policy_fallbacks": "penstock reads no answers",
-    "callbacks": "/metrics of the admin port is for Prometheus, `tracing` for OpenTelemetry",
-    "success_callback": "/metrics of the admin port is for Prometheus, `tracing` for OpenTelemetry",
-    "failure_callback": "/metrics of the admin port is for Prometheus, `tracing` for OpenTelemetry",
-    "drop_params": "Requests pass as they are",
-    "modify_params": "Requests pass as they are",
-    "cache": "penstock keeps no answers. It knows what the engines' prefix caches hold",
-    "database_url": "There is no database: each virtual key becomes a key in `tenants`",
-    "max_parallel_requests": "`pools[].max_requests` and `tenants[].limits.concurrent` are such"
-    " limits",
-    "global_max_parallel_requests": "`pools[].max_requests` is such a limit for each pool",
-}
+_READ_OF_MODEL: Final = frozenset(
+    {"model", "api_base", "base_url", "api_key", "weight", "max_parallel_requests"}
+    | {"custom_llm_provider"}
+)
+# What there is instead of the keys that have no equal.
+_WHY: Final = reasons("""
+allowed_fails: `health` says when a backend is ejected
+cache: penstock keeps no answers. It knows what the engines' prefix caches hold
+callbacks success_callback failure_callback: /metrics of the admin port is for Prometheus, \
+`tracing` for OpenTelemetry
+content_policy_fallbacks: penstock reads no answers
+cooldown_time: `health` says when a backend returns
+database_url: There is no database: each virtual key becomes a key in `tenants`
+drop_params modify_params: Requests pass as they are
+environment_variables: Give them to penstock in its environment
+global_max_parallel_requests: `pools[].max_requests` is such a limit for each pool
+include: Import the other files too, each by itself
+input_cost_per_token output_cost_per_token: `pools[].cost_per_hour` tells what a backend costs
+max_parallel_requests: `pools[].max_requests` and `tenants[].limits.concurrent` are such limits
+num_retries max_retries retry_policy retry_after: penstock tries again by itself, before the \
+first token
+order: `fallbacks` of a route are tried in their order
+rpm: A backend has no such limit here: `tenants[].limits.requests_per_minute` is for each client
+timeout stream_timeout: `timeouts` count for all pools
+tpm: A backend has no such limit here: `tenants[].limits.tokens_per_minute` is for each client
+""")
+_WHY_NO_DEFAULT: Final = dict.fromkeys(
+    READ_MEMBERS, "penstock counts by what the client asks for, so no route gives a default for it"
+)
+_URL: Final[TypeAdapter[str]] = TypeAdapter(BackendUrl)
 
 
 def litellm(text: str, file: str) -> Part:
     """The configuration. Raises ConfigError with all that is wrong with the file."""
     source = YamlSource(text, file)
-    found, lost = deployments(source)
-    pools = pools_of(found)
-    if not pools:
-        source.refuse(("model_list",), _nothing(lost))
+    servers: list[Server] = []
+    lost: list[Lost] = []
+    remarks, names = Part(), Names()
     strategy = source.of_kind(("router_settings", "routing_strategy"), str)
-    router = Router(source, groups_of(pools))
-    routes = router.routes()
+    if strategy is not None and strategy not in _POLICIES:
+        line = source.line(("router_settings", "routing_strategy"))
+        remarks.lose(line, "routing_strategy", "The policy is penstock's own")
+    for at in source.entries(("model_list",)):
+        found = _server(source, at)
+        if isinstance(found, Server):
+            servers.append(found)
+        elif found is not None:
+            lost.append(found)
+            remarks.lose(*found)
+    if not servers:
+        told = f". Line {lost[0][0]}, {lost[0][1]}: {lost[0][2]}" if lost else ""
+        told = told or ": there must be one with an api_base"
+        source.refuse(("model_list",), f"has no model that penstock could serve{told}")
+    pools = _pools(servers)
     part = Part()
     part.remark("4000 is LiteLLM's own port: its --port is in no file.")
-    part.put("listen", {"port": _PORT})
-    _remark_other_sections(part, source)
-    part.put("pools", _pools(source, pools, strategy, lost))
-    part.put("routes", [_remarks(source, "router_settings"), *routes])
-    timeouts = _timeouts(source)
-    part.put("timeouts", timeouts)
-    part.put("tenants", [_remarks(source, "general_settings"), *_tenants(source)])
-    for remark in _remarks(source, "litellm_settings"):
-        part.remark(str(remark[1]))
+    part.put(listen={"port": _PORT})
+    for other in source.others((), _READ, _WHY):
+        part.lose(*other)
+    part.put(
+        pools=[remarks, *[_pool(*each, strategy, names) for each in pools.items()]],
+        routes=[
+            _others(source, "router_settings"),
+            *routes_of(source, pools),
+        ],
+        timeouts=_timeouts(source),
+        tenants=[_others(source, "general_settings"), *_tenants(source)],
+    )
+    part.lines += _others(source, "litellm_settings").lines
     source.raise_issues()
     return part
 
 
-def _nothing(lost: Sequence[Lost]) -> str:
-    if not lost:
-        return "has no model that penstock could serve: there must be one with an api_base"
-    line, what, why = lost[0]
-    return f"has no model that penstock could serve. Line {line}, {what}: {why}"
-
-
-def _pools(
-    source: YamlSource, pools: Sequence[Pool], strategy: str | None, lost: Sequence[Lost]
-) -> list[Part]:
-    remarks, names = Part(), Names()
-    at: KeyPath = ("router_settings", "routing_strategy")
-    if strategy is not None and strategy not in _STRATEGIES:
-        remarks.lost(source.line(at), "routing_strategy", "The policy is penstock's own")
-    for each in lost:
-        remarks.lost(*each)
-    return [remarks, *[pool_part(pool, strategy, names) for pool in pools]]
-
-
-def _timeouts(source: YamlSource) -> Part:
+def _others(source: YamlSource, section: str) -> Part:
+    """What a section says that has no equal."""
     part = Part()
-    total_s = _seconds(source, ("router_settings", "timeout"))
-    if total_s is None:
-        total_s = _seconds(source, ("litellm_settings", "request_timeout"))
-    stream_s = _seconds(source, ("router_settings", "stream_timeout"))
-    part.put_given(total_s=total_s, first_byte_s=stream_s, idle_s=stream_s)
+    for lost in source.others((section,), _READ[section], _WHY, f"{section}."):
+        part.lose(*lost)
     return part
 
 
-def _seconds(source: YamlSource, path: KeyPath) -> float | None:
-    seconds = source.number(path)
-    return None if seconds is None else min(max(seconds, 0.001), _TIME_S_MAX)
+def _timeouts(source: YamlSource) -> Part:
+    total_s, request_s, stream_s = (
+        None if (found_s := source.number(path)) is None else min(max(found_s, 0.001), _TIME_S_MAX)
+        for path in (
+            ("router_settings", "timeout"),
+            ("litellm_settings", "request_timeout"),
+            ("router_settings", "stream_timeout"),
+        )
+    )
+    total_s = request_s if total_s is None else total_s
+    return Part(total_s=total_s, first_byte_s=stream_s, idle_s=stream_s)
 
 
 def _tenants(source: YamlSource) -> list[Part]:
     """Who may ask: whoever has the master key."""
     path: KeyPath = ("general_settings", "master_key")
-    key = source.of_kind(path, str)
+    key, part, entry = source.of_kind(path, str), Part(), Part()
     if key is None:
         return []
-    part, held = Part(), variable_in(key)
-    if held is None:
-        held = Variable("LITELLM_MASTER_KEY")
-        line = source.line(path)
-        part.remark(f"The key stands in the file of LiteLLM (line {line}): give it as {held}.")
-    part.put("name", "master")
-    entry = Part()
-    entry.put("key", held)
-    part.put("keys", [entry])
+    _put_key(part, entry, "key", key, "LITELLM_MASTER_KEY", source.line(path))
+    part.put(name="master", keys=[entry])
     return [part]
 
 
-def _remarks(source: YamlSource, section: str) -> Part:
-    """What a section says that has no equal. Values are told if they are numbers only."""
-    part = Part()
-    for name in source.keys((section,)):
-        path: KeyPath = (section, name)
-        value = source.get(path)
-        if name not in _READ[section] and value is not None:
-            told = f": {str(value).lower()}" if isinstance(value, bool | int | float) else ""
-            part.lost(source.line(path), f"{section}.{name}{told}", _WHY.get(name, ""))
+def _put_key(told: Part, part: Part, name: str, key: str | None, variable: str, line: int) -> None:
+    """Write a key as a variable. One that stands in the file itself is told in `told`."""
+    held = _variable_in(key)
+    if key is not None and held is None:
+        held = Variable(variable)
+        told.remark(f"The key stands in the file of LiteLLM (line {line}): give it as {held}.")
+    part.put(**{name: held})
+
+
+def _variable_in(value: str | None) -> Variable | None:
+    """The environment variable that `os.environ/NAME` names."""
+    found = re.fullmatch("os[.]environ/([A-Za-z_][A-Za-z0-9_]*)", value or "")
+    return None if found is None else Variable(found[1])
+
+
+def _server(source: YamlSource, at: KeyPath) -> Server | Lost | None:
+    """A server, or why penstock cannot ask it. None: what is wrong there has been remembered."""
+    params = (*at, "litellm_params")
+    group, model = [source.of_kind(path, str) for path in ((*at, "model_name"), (*params, "model"))]
+    for path, value in (((*at, "model_name"), group), ((*params, "model"), model)):
+        if value is None and source.get(path) is None:
+            source.refuse(path, "is required")
+    if group is None or model is None:
+        return None
+    provider = source.of_kind((*params, "custom_llm_provider"), str)
+    first, slash, rest = model.partition("/")
+    sent = rest if slash and provider in (None, first) else model
+    provider = (first if slash else "") if provider is None else provider
+    url, why = None, ""
+    if provider not in _SPOKEN:
+        told = f"the provider {provider}" if provider else "a provider that is not named"
+        why = f"It is of {told}, and penstock translates no requests"
+    else:
+        url, why = _url(source, params)
+    if url is not None and "*" in sent:
+        why = "Its server gets the name that is asked for: list each model by its name"
+    elif url is not None and not (re.fullmatch(PATTERN, group) and re.fullmatch(WORD, sent)):
+        why = "A name has 1 to 256 characters, no spaces, and a * at its end only"
+    if why:
+        return source.line((*at, "model_name")), f"the model {group}", why
+    return None if url is None else _read(source, at, Server(group, sent, url))
+
+
+def _read(source: YamlSource, at: KeyPath, server: Server) -> Server:
+    """The server with its key, its limits and its defaults."""
+    params = (*at, "litellm_params")
+    key, name = source.get((*params, "api_key")), source.get((*at, "model_info", "id"))
+    server.line = source.line((*at, "model_name"))
+    server.key = None if key is None or str(key).lower() in _NO_KEYS else str(key)
+    server.name = name if isinstance(name, str) else None
+    server.defaults = {
+        name: value
+        for name in source.keys(params)
+        if isinstance(value := source.get((*params, name)), bool | int | float | str)
+        and name in _DEFAULTS
+    }
+    server.weight = source.number((*params, "weight"))
+    if server.weight is not None and not 0.001 <= server.weight <= 1000:
+        line = source.line((*params, "weight"))
+        server.lost = [(line, f"weight: {server.weight:g}", "It is 0.001 to 1000")]
+        server.weight = None
+    server.lost += source.others(
+        params, _READ_OF_MODEL | server.defaults.keys(), _WHY | _WHY_NO_DEFAULT
+    )
+    server.lost += source.others((*at, "model_info"), {"id"}, {}, "model_info.")
+    running = source.number((*params, "max_parallel_requests"))
+    server.max_requests = None if running is None else max(1, int(min(running, AMOUNT_MAX)))
+    return server
+
+
+def _url(source: YamlSource, params: KeyPath) -> tuple[str | None, str]:
+    """The address of the server without /v1, or None and why it cannot be used."""
+    at = (*params, "api_base" if source.get((*params, "api_base")) is not None else "base_url")
+    base = source.of_kind(at, str)
+    if base is None:
+        return None, "It has no api_base, and penstock knows no provider's address"
+    if _variable_in(base) is not None:
+        return base, ""
+    try:
+        return _URL.validate_python(re.sub(r"(?<=[^/])(/v1)?/*$", "", base)), ""
+    except ValidationError as refusal:
+        problem = refusal.errors()[0]["msg"].removeprefix("Value error, ")
+        if base.startswith(("http://", "https://")):
+            return None, f"Its api_base {problem.partition(':')[0]}"
+        source.refuse(at, problem)
+        return None, ""
+
+
+def _pools(servers: Sequence[Server]) -> dict[str, list[list[Server]]]:
+    """By pool, its servers, each with its entries. Servers that answer for the same names by the
+    same models are one pool. Each is in one only, or its load would count twice.
+    """
+    by_url: dict[str, list[Server]] = {}
+    for each in servers:
+        by_url.setdefault(each.url, []).append(each)
+    names, known, pools = Names(), dict[object, str](), dict[str, list[list[Server]]]()
+    for entries in by_url.values():
+        answers = frozenset((each.group, each.model) for each in entries)
+        if answers not in known:
+            known[answers] = names.new(entries[0].group)
+        pools.setdefault(known[answers], []).append(entries)
+    return pools
+
+
+def _pool(pool: str, servers: Sequence[list[Server]], strategy: str | None, names: Names) -> Part:
+    """One pool as it is written. `names`: of backends."""
+    all_entries = [each for entries in servers for each in entries]
+    policy = _POLICIES.get(strategy or "")
+    if strategy is None and any(each.weight is not None for each in all_entries):
+        policy = "weighted_random"
+    models = list(dict.fromkeys([each.model for each in all_entries]))
+    part = Part(name=pool, policy=policy, models=models)
+    shared = len({each.key for each in all_entries}) == 1
+    if shared:
+        _put_api_key(part, all_entries[0], pool)
+    backends = []
+    for entries in servers:
+        own = entries[0].name
+        name = names.new(own) if own else names.numbered(pool)
+        weighs = policy not in (None, "token_cost")
+        backends.append(_backend(name, entries, weighs=weighs, has_key=not shared))
+    part.put(backends=backends)
     return part
 
 
-def _remark_other_sections(part: Part, source: YamlSource) -> None:
-    for name in source.keys(()):
-        if name == "environment_variables":
-            names = ", ".join(source.keys((name,)))
-            part.lost(source.line((name,)), name, f"Give penstock in its environment: {names}")
-        elif name == "include":
-            part.lost(source.line((name,)), name, "Import the other files too, each by itself")
-        elif name not in _READ:
-            part.lost(source.line((name,)), name)
+def _put_api_key(part: Part, server: Server, name: str) -> None:
+    plain = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
+    variable = f"{plain if plain[:1].isalpha() else f'POOL_{plain}'}_API_KEY"
+    _put_key(part, part, "api_key", server.key, variable, server.line)
+
+
+def _backend(name: str, entries: Sequence[Server], *, weighs: bool, has_key: bool) -> Part:
+    """One server, with what its entries say that has no equal."""
+    part, first = Part(), entries[0]
+    for lost in dict.fromkeys(lost for each in entries for lost in each.lost):
+        part.lose(*lost)
+    variable = _variable_in(first.url)
+    if variable is not None:
+        part.remark(f"{variable} must hold no path: neither /v1 nor another.")
+    part.put(name=name, url=variable or first.url)
+    # Its weight for the first name that it answers for: two entries of one name add up.
+    weight = sum([each.weight or 1.0 for each in entries if each.group == first.group])
+    if weighs and weight != 1.0:
+        part.put(weight=min(1000.0, weight))
+    elif weight != 1.0:
+        part.lose(first.line, f"weight: {weight:g}", "The policy measures how fast a backend is")
+    running = [each.max_requests for each in entries if each.max_requests is not None]
+    part.put(max_requests=sum(running) if running else None)
+    if has_key:
+        _put_api_key(part, first, name)
+        if others := [each.line for each in entries if each.key != first.key]:
+            part.remark(f"It has another key in line {others[0]}: one counts for all.")
+    return part

@@ -1,28 +1,29 @@
-"""Reads nginx's configuration into directives, each with its line.
+"""nginx's syntax: directives with their lines, and what their words may be.
 
-Only the syntax is known here: words, quotes, `;` and blocks. What a directive means is not.
+Which directive means what is not known here.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.conf.issues import ConfigError, Issue
+from penstock.conf.kinds import AMOUNT_MAX, HOST
 
 DEPTH_MAX: Final = 32
 # White space, comments, quoted words, plain words (with ${variables}, and what is escaped), marks.
 _TOKEN: Final = re.compile(
-    r"""(?P<space>\s+)|(?P<comment>\#[^\n]*)
+    r"""\s+|\#[^\n]*
     |"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^'\\]|\\.)*)'
     |(?P<mark>[;{}])
     |(?P<word>(?:\$\{[^}\s]*\}|\\.|[^\s;{}"'\\])(?:\$\{[^}\s]*\}|\\.|[^\s;{}\\])*)""",
     re.VERBOSE | re.DOTALL,
 )
-
-
-# The text of a word or mark, whether it is a mark, and its line.
-Token = tuple[str, bool, int]
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_SECONDS_OF_LONG: Final = {"w": 604_800.0, "M": 2_592_000.0, "y": 31_536_000.0}
+_BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,17 @@ class Directive:
     name: str
     words: tuple[str, ...]
     line: int
-    block: tuple["Directive", ...] | None = None
+    block: "list[Directive] | None" = None
+
+    @property
+    def word(self) -> str:
+        """Its first word, if it has one."""
+        return self.words[0] if self.words else ""
+
+    @property
+    def title(self) -> str:
+        """Its name with its words."""
+        return " ".join((self.name, *self.words))
 
     def all(self, name: str) -> list["Directive"]:
         """The directives of this name in its block."""
@@ -40,32 +51,57 @@ class Directive:
 
     def one(self, name: str) -> "Directive | None":
         """The last directive of this name in its block, if it has a word."""
-        found = [each for each in self.all(name) if each.words]
-        return found[-1] if found else None
+        return next((each for each in reversed(self.all(name)) if each.words), None)
 
 
 class _Unreadable(Exception):
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
         self.line: Final = line
-        self.problem: Final = problem
 
 
 def read_nginx(text: str, file: str) -> Directive:
     """The whole file, as a directive without a name. Raises ConfigError."""
     try:
-        tokens = _tokens(text)
-        block, line = _block(tokens, 0)
+        return _read(text)
     except _Unreadable as error:
-        issue = Issue(f"{file}:{error.line}", (), error.problem)
-        raise ConfigError([issue]) from None
-    if line:
-        raise ConfigError([Issue(f"{file}:{line}", (), "this } closes nothing")])
-    return Directive("", (), 1, block)
+        raise ConfigError([Issue(f"{file}:{error.line}", (), str(error))]) from None
 
 
-def _tokens(text: str) -> Iterator[Token]:
-    """Each word and mark."""
+def _read(text: str) -> Directive:
+    found: list[list[Directive]] = [[]]  # the blocks that are open
+    opened: list[Directive] = []  # and their directives
+    words: list[str] = []
+    began = 1
+    for word, is_mark, line in _tokens(text):
+        if not is_mark:
+            began = began if words else line
+            words.append(word)
+        elif words and word != "}":
+            block: list[Directive] | None = [] if word == "{" else None
+            found[-1].append(Directive(words[0], tuple(words[1:]), began, block))
+            if block is not None:
+                opened.append(_opened(found[-1][-1], len(found)))
+                found.append(block)
+            words = []
+        elif words:
+            raise _Unreadable(line, f"{_told(words[0])} must end with ; or a block")
+        elif word != "}" or not opened:
+            problem = f"a directive must stand before {word}"
+            raise _Unreadable(line, "this } closes nothing" if word == "}" else problem)
+        else:
+            found.pop()
+            opened.pop()
+    if words:
+        raise _Unreadable(began, f"{_told(words[0])} must end with ; or a block")
+    if opened:
+        problem = f"the block of {_told(opened[-1].name)} is not closed"
+        raise _Unreadable(opened[-1].line, problem)
+    return Directive("", (), 1, found[0])
+
+
+def _tokens(text: str) -> Iterator[tuple[str, bool, int]]:
+    """Each word and mark: its text, whether it is a mark, and its line."""
     at, line = 0, 1
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -73,54 +109,79 @@ def _tokens(text: str) -> Iterator[Token]:
             problem = "a quote is not closed" if text[at] in "\"'" else "is not nginx's syntax"
             raise _Unreadable(line, problem)
         kind, raw = found.lastgroup, found[0]
-        if kind == "mark":
-            yield raw, True, line
-        elif kind == "word":
-            yield raw, False, line
-        elif kind in ("double", "single"):
+        if kind in ("mark", "word"):
+            yield raw, kind == "mark", line
+        elif kind is not None:
             yield re.sub(r"\\([\"'\\])", r"\1", found[kind]), False, line
         line += raw.count("\n")
         at = found.end()
 
 
-def _block(tokens: Iterator[Token], depth: int) -> tuple[tuple[Directive, ...], int]:
-    """The directives up to the end of the block, and the line of the brace that ends it. 0: the end
-    of the text.
-    """
-    found: list[Directive] = []
-    words: list[str] = []
-    began = last = 1
-    for text, is_mark, last in tokens:
-        if not is_mark:
-            began = began if words else last
-            words.append(text)
-        elif text == "}" and not words:
-            return tuple(found), last
-        elif not words:
-            raise _Unreadable(last, f"a directive must stand before {text}")
-        elif text == "}":
-            break
-        else:
-            inner = _inner(words[0], tokens, began, depth + 1) if text == "{" else None
-            found.append(Directive(words[0], tuple(words[1:]), began, inner))
-            words = []
-    if words:
-        raise _Unreadable(last, f"{_told(words[0])} must end with ; or a block")
-    return tuple(found), 0
-
-
-def _inner(name: str, tokens: Iterator[Token], began: int, depth: int) -> tuple[Directive, ...]:
-    """The block of a directive, whose brace has come."""
-    if name.endswith("_by_lua_block"):
-        raise _Unreadable(began, f"{_told(name)} holds Lua, which cannot be read: remove it")
+def _opened(directive: Directive, depth: int) -> Directive:
+    if directive.name.endswith("_by_lua_block"):
+        problem = f"{_told(directive.name)} holds Lua, which cannot be read: remove it"
+        raise _Unreadable(directive.line, problem)
     if depth > DEPTH_MAX:
-        raise _Unreadable(began, f"blocks nest deeper than {DEPTH_MAX}")
-    block, end = _block(tokens, depth)
-    if not end:
-        raise _Unreadable(began, f"the block of {_told(name)} is not closed")
-    return block
+        raise _Unreadable(directive.line, f"blocks nest deeper than {DEPTH_MAX}")
+    return directive
 
 
 def _told(name: str) -> str:
     """The name of a directive for a message. Anything else may be a key that lacks its place."""
     return name if re.fullmatch("[a-z0-9_]{1,64}", name) else "a directive"
+
+
+def seconds_of(text: str) -> float | None:
+    """A time such as `60`, `5m` or `1h 30m` in seconds. None if it is none."""
+    parts = re.findall(r"(\d+)(ms|[smhdwMy]?)\s*", text)
+    if not parts or "".join([a + b for a, b in parts]) != re.sub(r"\s", "", text):
+        return None
+    units = _SECONDS | _SECONDS_OF_LONG
+    return sum([number_of(number) * units[unit or "s"] for number, unit in parts])
+
+
+def bytes_of(text: str) -> int | None:
+    """A size such as `32m` in bytes. None if it is none."""
+    found = re.fullmatch(r"(\d+)([kmg]?)", text.lower())
+    return None if found is None else number_of(found[1]) * _BYTES[found[2]]
+
+
+def number_of(text: str) -> int:
+    """A number of digits. One that is no number is 0, and a huge one is AMOUNT_MAX."""
+    if not (text.isascii() and text.isdigit()):
+        return 0
+    return min(int(text), AMOUNT_MAX) if len(text) <= len(str(AMOUNT_MAX)) else AMOUNT_MAX
+
+
+class Address(NamedTuple):
+    """Where a server is, or where one listens."""
+
+    host: str
+    port: int
+
+    def url(self, scheme: str) -> str:
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def address_of(text: str, port: int) -> Address | None:
+    """Host and port of `10.0.0.1:8000`, `[::1]:8000` or `gpu-0`. None if it is none."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)(?::(\d{1,5}))?", text)
+    if found is None or not 0 < (number := int(found[2] or port)) < 65_536:
+        return None
+    host = found[1].strip("[]")
+    return Address(host, number) if re.fullmatch(HOST, host) else None
+
+
+class Target(NamedTuple):
+    """What `proxy_pass` names: an upstream, or host and port. `path`: what the path of the location
+    is replaced by. None: it passes as it is."""
+
+    scheme: str
+    server: str
+    path: str | None
+
+
+def target_of(text: str) -> Target | None:
+    """The target of a `proxy_pass`. None if it has variables, or is no HTTP server."""
+    found = re.fullmatch(r"(https?)://(?!unix:)([^/$?#\s]+)(/[^$?#\s]*)?", text)
+    return None if found is None else Target(found[1], found[2], found[3])

@@ -1,14 +1,15 @@
 """Another program's YAML file, looked into with its lines, so that mistakes are told by them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from penstock.conf.document import UNREAD, read
 from penstock.conf.issues import ConfigError, Issue, shown
 from penstock.conf.keypath import KeyPath
+from penstock.proxy.commands.imports.yaml_text import Lost
 
 T = TypeVar("T")
-_KINDS: Final = {str: "text", dict: "a mapping", list: "a list", int: "a whole number"}
+_KINDS: Final[dict[type, str]] = {str: "text", dict: "a mapping", list: "a list"}
 
 
 class YamlSource:
@@ -18,13 +19,13 @@ class YamlSource:
         """Raises ConfigError if the text cannot be read."""
         self._file = file
         self._document = read(text)
-        self._issues: list[Issue] = []
-        for fault in self._document.faults:
-            self._issues.append(Issue(f"{file}:{fault.line}", fault.path, fault.problem))
-        self.raise_issues()
-        if not isinstance(self._document.tree, dict):
+        self._issues = [
+            Issue(f"{file}:{fault.line}", fault.path, fault.problem)
+            for fault in self._document.faults
+        ]
+        if not self._issues and not isinstance(self._document.tree, dict):
             self.refuse((), "the file must be a mapping of keys")
-            self.raise_issues()
+        self.raise_issues()
 
     def line(self, path: KeyPath) -> int:
         """The line of a key. What is missing has that of what it is missing in."""
@@ -56,9 +57,7 @@ class YamlSource:
     def of_kind(self, path: KeyPath, kind: type[T]) -> T | None:
         """The value at a path if it is of this kind. What is of another kind is wrong."""
         value = self.get(path)
-        if value is None:
-            return None
-        if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+        if value is None or isinstance(value, kind):
             return value
         self.refuse(path, f"must be {_KINDS[kind]}, got {shown(value, secret=True)}")
         return None
@@ -72,16 +71,26 @@ class YamlSource:
         for index in range(len(self.of_kind(path, list) or [])):
             yield (*path, index)
 
-    def number(self, path: KeyPath, above: float = 0.0) -> float | None:
-        """A number that is larger than `above`. Text that spells one counts, as in LiteLLM."""
+    def number(self, path: KeyPath) -> float | None:
+        """A number above 0. Text that spells one counts, as in LiteLLM."""
         value = self.get(path)
         if value is None:
             return None
         try:
-            number = float(value) if not isinstance(value, bool) else above
+            number = 0.0 if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
-            number = above
-        if above < number < float("inf"):
+            number = 0.0
+        if 0.0 < number < float("inf"):
             return number
-        self.refuse(path, f"must be a number above {above:g}")
+        self.refuse(path, "must be a number above 0")
         return None
+
+    def others(
+        self, path: KeyPath, read: Collection[str], why: Mapping[str, str], prefix: str = ""
+    ) -> Iterator[Lost]:
+        """The keys of a mapping that are not read. Only numbers are told: text may be a secret."""
+        for name in self.keys(path):
+            value = self.get((*path, name))
+            if name not in read and value is not None:
+                told = f": {str(value).lower()}" if isinstance(value, int | float) else ""
+                yield self.line((*path, name)), f"{prefix}{name}{told}", why.get(name, "")

@@ -1,96 +1,93 @@
-"""Writes a part as YAML that people read: short mappings on one line, remarks as comments."""
+"""A configuration that is being written: keys with remarks between them, as YAML for people.
+
+Short mappings stand on one line, and remarks are comments.
+"""
 
 import json
 import re
 import textwrap
 from collections.abc import Iterable
-from typing import Final
-
-from penstock.proxy.commands.imports.part import Part, Value, Variable, is_parts, is_void, parts_of
+from typing import Any, Final
 
 WIDTH: Final = 100
 REMARK_CHARS_MAX: Final = 400
+NAME_CHARS_MAX: Final = 48
+LOST: Final = "Not carried over"
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*|[0-9]+[KMG]iB")
 # Words that readers of YAML take for something else than text.
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+# The line of the other file, what has no equal here, and what there is instead.
+Lost = tuple[int, str, str]
+
+
+class Variable(str):
+    """The name of an environment variable that holds the value. It is written as `${NAME}`."""
+
+    __slots__ = ()
+
+
+class Part:
+    """A mapping in the order in which it is to be read. A remark in `lines` has no key."""
+
+    def __init__(self, **values: Any) -> None:
+        self.lines: list[tuple[str | None, Any]] = []
+        self.put(**values)
+
+    def put(self, **values: Any) -> None:
+        """Write these keys in this place: plain data, parts or lists of parts, but no None."""
+        self.lines += [(key, value) for key, value in values.items() if value is not None]
+
+    def remark(self, text: str) -> None:
+        """Write a comment in this place."""
+        self.lines.append((None, text))
+
+    def lose(self, line: int, what: str, why: str = "") -> None:
+        """Write what of the other file has no equal here."""
+        self.remark(f"{LOST} (line {line}): {what}{f'. {why}' if why else ''}.")
+
+    @property
+    def holds_keys(self) -> bool:
+        """Whether it has more than remarks."""
+        return any(key is not None and not _is_void(value) for key, value in self.lines)
+
+
+def reasons(text: str) -> dict[str, str]:
+    """Lines of `name name: what there is instead`, by name."""
+    lines = [line.partition(": ") for line in text.strip().splitlines()]
+    return {name: why for names, _, why in lines for name in names.split()}
+
+
+class Names:
+    """Names of one kind, each given once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def new(self, wanted: str) -> str:
+        """A name like this one that penstock takes and nothing else has."""
+        plain = re.sub(r"[^a-zA-Z0-9._-]+", "-", wanted).strip("._-")[:NAME_CHARS_MAX] or "unnamed"
+        name, number = plain, 2
+        while name in self._taken:
+            name, number = f"{plain}-{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def numbered(self, wanted: str) -> str:
+        """A new name that is this one and a number, from 0 on."""
+        number = 0
+        while f"{wanted}-{number}" in self._taken:
+            number += 1
+        return self.new(f"{wanted}-{number}")
 
 
 def text_of(part: Part) -> str:
     """The whole configuration. An empty line stands before each top-level key."""
-    written: list[str] = []
-    group = Part()
-    for key, value in part:
-        if key is None:
-            group.remark(str(value))
-            continue
-        group.put(key, value)
-        written.append("\n".join(_block(group, 0)))
-        group = Part()
-    written.append("\n".join(_block(group, 0)))
-    return "\n\n".join([each for each in written if each]) + "\n"
-
-
-def _block(part: Part, indent: int) -> list[str]:
-    """The lines of a mapping."""
-    lines: list[str] = []
-    for key, value in part:
-        if key is None:
-            lines += comment(str(value), indent)
-        elif is_void(value):
-            lines += _remarks(value, indent)
-        else:
-            lines += _entry(key, value, indent)
-    return lines
-
-
-def _entry(key: str, value: Value, indent: int) -> list[str]:
-    begin = f"{' ' * indent}{_key(key)}:"
-    if is_parts(value):
-        items: list[str] = []
-        for each in parts_of(value):
-            items += _item(each, indent + 2)
-        return [begin, *items]
-    if not isinstance(value, Part):
-        return [f"{begin} {flow(value)}"]
-    if not value.holds_remarks and not _is_deep(value):
-        line = f"{begin} {flow(value)}"
-        if len(line) <= WIDTH:
-            return [line]
-    return [begin, *_block(value, indent + 2)]
-
-
-def _item(part: Part, indent: int) -> list[str]:
-    """One entry of a list. What is remarked before its first key stands before the dash."""
-    if not part.holds_keys:
-        return _remarks(part, indent)
-    before: list[str] = []
-    rest = Part()
-    for key, value in part:
-        if key is None and not rest.holds_keys:
-            before += comment(str(value), indent)
-        elif key is None:
-            rest.remark(str(value))
-        else:
-            rest.put(key, value)
-    dash = " " * indent + "- "
-    if not rest.holds_remarks and not _is_deep(rest):
-        line = dash + flow(rest)
-        if len(line) <= WIDTH:
-            return [*before, line]
-    first, *others = _block(rest, indent + 2)
-    return [*before, dash + first.lstrip(), *others]
-
-
-def _remarks(value: Value, indent: int) -> list[str]:
-    """What is remarked in a value without any key."""
-    lines: list[str] = []
-    for part in [value] if isinstance(value, Part) else parts_of(value):
-        for key, held in part:
-            if key is None:
-                lines += comment(str(held), indent)
-            elif isinstance(held, Part) or is_parts(held):
-                lines += _remarks(held, indent)
-    return lines
+    groups = [Part()]
+    for line in part.lines:
+        groups[-1].lines.append(line)
+        if line[0] is not None:
+            groups.append(Part())
+    return "\n\n".join(filter(None, ["\n".join(_block(each, 0)) for each in groups])) + "\n"
 
 
 def comment(text: str, indent: int) -> list[str]:
@@ -98,54 +95,86 @@ def comment(text: str, indent: int) -> list[str]:
     clean = "".join([char if char.isprintable() else " " for char in text])
     if len(clean) > REMARK_CHARS_MAX:
         clean = clean[: REMARK_CHARS_MAX - 3] + "..."
-    begin = " " * indent + "# "
-    return textwrap.wrap(
-        clean,
-        WIDTH,
-        initial_indent=begin,
-        subsequent_indent=begin,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    fill = textwrap.TextWrapper(WIDTH, break_on_hyphens=False, break_long_words=False)
+    fill.initial_indent = fill.subsequent_indent = " " * indent + "# "
+    return fill.wrap(clean)
 
 
-def _is_deep(part: Part) -> bool:
-    """Whether it holds lists of parts, which are better read on lines of their own."""
-    return any(
-        is_parts(value) or (isinstance(value, Part) and (value.holds_remarks or _is_deep(value)))
-        for _, value in part
-    )
+def _is_parts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Part)
 
 
-def flow(value: Value) -> str:
+def _is_void(value: Any) -> bool:
+    """Whether it is a part, or a list of parts, that holds nothing but remarks."""
+    parts = value if _is_parts(value) else [value]
+    return all(isinstance(each, Part) and not each.holds_keys for each in parts)
+
+
+def _block(part: Part, indent: int) -> list[str]:
+    """The lines of a mapping."""
+    lines: list[str] = []
+    for key, value in part.lines:
+        begin = f"{' ' * indent}{_key(key or '')}:"
+        if key is None:
+            lines += comment(value, indent)
+        elif _is_void(value):
+            for each in [value] if isinstance(value, Part) else value:
+                lines += _block(each, indent)
+        elif _is_parts(value):
+            lines += [begin, *[line for each in value for line in _item(each, indent + 2)]]
+        else:
+            lines += _one_line(f"{begin} ", value) or [begin, *_block(value, indent + 2)]
+    return lines
+
+
+def _item(part: Part, indent: int) -> list[str]:
+    """One entry of a list. What is remarked before its first key stands before the dash."""
+    before, rest = Part(), Part()
+    for line in part.lines:
+        held = (
+            rest if rest.holds_keys or (line[0] is not None and not _is_void(line[1])) else before
+        )
+        held.lines.append(line)
+    lines = _one_line(" " * (indent + 2), rest) or _block(rest, indent + 2)
+    if rest.lines:
+        lines[0] = f"{' ' * indent}- {lines[0].lstrip()}"
+    return [*_block(before, indent), *(lines if rest.lines else [])]
+
+
+def _one_line(begin: str, value: Any) -> list[str]:
+    """The value on one line if that is short enough and hides no remark."""
+    line = begin + flow(value) if _is_flat(value) else ""
+    return [line] if line and (len(line) <= WIDTH or not isinstance(value, Part)) else []
+
+
+def _is_flat(value: Any) -> bool:
+    if isinstance(value, Part):
+        return all(key is not None and _is_flat(each) for key, each in value.lines)
+    return not _is_parts(value)
+
+
+def flow(value: Any) -> str:
     """A value on one line."""
     if isinstance(value, Part):
-        return _flow_mapping([(str(key), each) for key, each in value if key is not None])
+        return _flow_mapping((str(key), each) for key, each in value.lines)
     if isinstance(value, dict):
         return _flow_mapping(value.items())
     if isinstance(value, list | tuple):
         return f"[{', '.join([flow(each) for each in value])}]"
-    return _scalar(value)
+    if isinstance(value, Variable):
+        return f'"${{{value}}}"'
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+        return value if plain else _quoted(value.replace("$", "$$"))
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _flow_mapping(items: Iterable[tuple[str, Value]]) -> str:
+def _flow_mapping(items: Iterable[tuple[str, Any]]) -> str:
     return f"{{{', '.join([f'{_key(key)}: {flow(each)}' for key, each in items])}}}"
 
 
 def _key(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else _quoted(name)
-
-
-def _scalar(value: Value) -> str:
-    if isinstance(value, Variable):
-        return f'"${{{value}}}"'
-    if isinstance(value, str):
-        if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-            return value
-        return _quoted(value.replace("$", "$$"))
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value)
 
 
 def _quoted(text: str) -> str:

@@ -22,8 +22,7 @@ def add_top(commands: Any) -> None:
         epilog="Example: penstock top --admin http://10.0.0.1:9321 --token-file admin-token; exit "
         "status 0 after q, 130 after Ctrl-C, 1 when the proxy does not answer at the beginning.",
     )
-    add_arguments(parser)
-    parser.set_defaults(command=top)
+    add_arguments(parser, top)
 
 
 def top(parsed: argparse.Namespace) -> int:
@@ -37,8 +36,8 @@ def top(parsed: argparse.Namespace) -> int:
         raise AdminError("penstock top needs a terminal; penstock status --watch needs none")
     client = client_of(parsed)
     client.proxy()  # a wrong address or token is told here, where it can be read afterwards
+    from penstock.proxy.commands.top.app import Top
     from penstock.proxy.commands.top.feed import Feed
-    from penstock.proxy.commands.top.terminal import Top
 
     # An exported size would be taken for the terminal's own, which changes with its window.
     for name in ("COLUMNS", "LINES"):

@@ -4,20 +4,37 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import aiohttp
 import orjson
 
-from penstock.proxy.commands.top.event_buffer import EventBuffer, TooLong
-from penstock.proxy.commands.top.link import Link
+from penstock.proxy.commands.top.figures import clock
 
 PATH: Final = "/api/v1/events"
 CONNECT_S: Final = 5.0
 # An event comes each second.
 SILENT_S: Final = 6.0
 REFUSAL_BYTES_MAX: Final = 65_536
+# Larger than any snapshot: a longer line is no event of penstock.
+EVENT_BYTES_MAX: Final = 67_108_864
 WAITS_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
+_DATA: Final = b"data: "
+
+
+class Link(NamedTuple):
+    """How the stream stands. `since`: the time of the last news, Unix. `why`: what went wrong."""
+
+    state: Literal["connecting", "live", "lost"]
+    since: float
+    why: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """What the first line says. Nothing while all is well."""
+        if self.state != "lost":
+            return ""
+        return f"! No news since {clock(self.since)}: {self.why} It tries again by itself."
 
 
 class Viewer(Protocol):
@@ -51,7 +68,9 @@ class Feed:
     async def run(self, viewer: Viewer) -> None:
         """Go on until it is cancelled."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
+        async with aiohttp.ClientSession(
+            headers=self._headers, timeout=timeout, read_bufsize=EVENT_BYTES_MAX // 2
+        ) as session:
             while True:
                 why = await self._read(session, viewer)
                 viewer.became(Link("lost", self._heard_at, why))
@@ -60,28 +79,25 @@ class Feed:
 
     async def _read(self, session: aiohttp.ClientSession, viewer: Viewer) -> str:
         """Read one stream to its end. Returns why it ended."""
-        buffer = EventBuffer()
         try:
             async with session.get(self._url, allow_redirects=False) as answer:
                 if answer.status != 200:
                     return await _refusal(answer)
-                async for piece in answer.content.iter_any():
-                    event = buffer.add(piece)
-                    if event is not None:
-                        self._tell(orjson.loads(event), viewer)
-        except (TooLong, orjson.JSONDecodeError):
+                async for line in answer.content:
+                    if line.startswith(_DATA) and line.endswith(b"\n"):
+                        snapshot = orjson.loads(line.removeprefix(_DATA))
+                        self._heard_at, self._failures = self._clock(), 0
+                        viewer.became(Link("live", self._heard_at))
+                        viewer.heard(snapshot)
+        except ValueError:  # no JSON, or a line without an end
             return "This is no stream of penstock."
         except TimeoutError:
             return f"Nothing came for {SILENT_S:.0f} s."
         except (aiohttp.ClientError, OSError) as error:
-            return f"{_said(error)}."
+            number = getattr(error, "errno", None)
+            said = os.strerror(number) if number else str(error) or type(error).__name__
+            return f"{said}."
         return "The stream ended."
-
-    def _tell(self, snapshot: Mapping[str, Any], viewer: Viewer) -> None:
-        self._heard_at = self._clock()
-        self._failures = 0
-        viewer.became(Link("live", self._heard_at))
-        viewer.heard(snapshot)
 
 
 async def _refusal(answer: aiohttp.ClientResponse) -> str:
@@ -93,9 +109,3 @@ async def _refusal(answer: aiohttp.ClientResponse) -> str:
         return str(told["error"]["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return f"The answer is {answer.status}, and not a stream of penstock."
-
-
-def _said(error: BaseException) -> str:
-    """In the words of the system, if it is an error of the system."""
-    number = getattr(error, "errno", None)
-    return os.strerror(number) if number else str(error) or type(error).__name__

@@ -1,6 +1,5 @@
 """Figures as people read them, as short as a column needs it. What nobody has told is a dash."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -14,8 +13,7 @@ def count(value: float | None) -> str:
         return NONE
     for least, size, unit in _SIZES:
         if value >= least:
-            scaled = value / size
-            return f"{scaled:.1f}{unit}" if scaled < 100.0 else f"{scaled:.0f}{unit}"
+            return f"{value / size:.{int(value < 100.0 * size)}f}{unit}"
     return f"{value:.1f}" if value < 10 and value % 1 else f"{value:,.0f}"
 
 
@@ -24,20 +22,21 @@ def percent(share: float | None) -> str:
     return NONE if share is None else f"{share:.0%}"
 
 
-def seconds(value: float | None) -> str:
-    """42ms, 0.31s, 3.1min."""
+def seconds(value: float | None, units: float = 1.0) -> str:
+    """42ms, 0.31s, 3.1min. `units`: how many of the value's are a second."""
     if value is None:
         return NONE
+    value /= units
     if value < 0.0995:
         return f"{1e3 * value:.0f}ms"
     if value < 120.0:
-        return f"{value:.2f}s" if value < 10.0 else f"{value:.1f}s"
+        return f"{value:.{1 + (value < 10.0)}f}s"
     return f"{value / 60.0:.1f}min"
 
 
-def milliseconds(value: float | None) -> str:
-    """The same, of milliseconds."""
-    return NONE if value is None else seconds(value / 1e3)
+def times(value: float | None) -> str:
+    """3.4x."""
+    return NONE if value is None else f"{value:.1f}x"
 
 
 def price(value: float) -> str:
@@ -53,8 +52,3 @@ def clock(unix_s: float) -> str:
 def many(number: int, word: str) -> str:
     """1 request, 2 requests."""
     return f"{number:,} {word}{'s' * (number != 1)}"
-
-
-def told(show: Callable[[float], str], value: float | None) -> str:
-    """`show` of a value, or a dash."""
-    return NONE if value is None else show(value)

@@ -1,20 +1,36 @@
 """The whole screen as lines, for any size: first the sentence, last the keys."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, NamedTuple
 
 from penstock.proxy.commands.fleet_table import age
 from penstock.proxy.commands.plain_text import fit, plain
-from penstock.proxy.commands.top import backend_rows, request_rows
-from penstock.proxy.commands.top.burn_lines import burn_lines
-from penstock.proxy.commands.top.columns import Placed, heads, placed, row
+from penstock.proxy.commands.top import rows as rows_of
+from penstock.proxy.commands.top.feed import Link
 from penstock.proxy.commands.top.figures import NONE
-from penstock.proxy.commands.top.line import EMPTY, Line, Span, Tone, width_of, within, wrapped
-from penstock.proxy.commands.top.link import Link
-from penstock.proxy.commands.top.totals import first_token_line, totals_line
-from penstock.proxy.commands.top.verdict_lines import verdict_lines
-from penstock.proxy.commands.top.view import View
-from penstock.proxy.commands.top.waiting_lines import waiting_line, waiting_lines
+from penstock.proxy.commands.top.lines import (
+    EMPTY,
+    Line,
+    Placed,
+    Span,
+    Told,
+    Tone,
+    heads,
+    placed,
+    row,
+    width_of,
+    within,
+    wrapped,
+)
+from penstock.proxy.commands.top.summaries import (
+    first_token_line,
+    slo_lines,
+    totals_line,
+    verdict_lines,
+    waiting_line,
+    waiting_lines,
+)
+from penstock.proxy.commands.top.view import Cursor, View
 
 # From here on there is room for more than the shortest form of each part.
 TALL: Final = 36
@@ -32,7 +48,7 @@ class Scene(NamedTuple):
 
     url: str
     link: Link
-    snapshot: Mapping[str, Any] | None = None
+    snapshot: Told | None = None
     note: str = ""
 
 
@@ -51,20 +67,12 @@ def picture(scene: Scene, view: View, width: int, height: int) -> list[Line]:
     return [within(line, width) for line in lines[:height]]
 
 
-def backend_columns(snapshot: Mapping[str, Any], width: int) -> Placed:
-    """The columns of the backends that fit. One pool needs no column."""
-    backends = snapshot["backends"]
-    one_pool = len({each["pool"] for each in backends}) < 2
-    columns = [each for each in backend_rows.COLUMNS if each.head != "POOL" or not one_pool]
-    return placed(columns, backends, width)
-
-
-def _middle(snapshot: Mapping[str, Any], view: View, width: int, rows: int) -> list[Line]:
+def _middle(snapshot: Told, view: View, width: int, rows: int) -> list[Line]:
     tall = rows >= TALL
     head = [
         *verdict_lines(snapshot, width, 12 if tall else 5),
         *([EMPTY] if tall else []),
-        *burn_lines(snapshot["slos"], width, 5 if tall else 1),
+        *slo_lines(snapshot["slos"], width, 5 if tall else 1),
         totals_line(snapshot, width),
         *([first_token_line(snapshot["rates"], width), EMPTY] if tall else []),
     ]
@@ -77,9 +85,7 @@ def _middle(snapshot: Mapping[str, Any], view: View, width: int, rows: int) -> l
     return [*head, *_backends(snapshot, view, width, rest - len(foot)), *foot]
 
 
-def _foot(
-    snapshot: Mapping[str, Any], view: View, width: int, rows: int, *, tall: bool
-) -> list[Line]:
+def _foot(snapshot: Told, view: View, width: int, rows: int, *, tall: bool) -> list[Line]:
     """What waits, and recent requests: beside each other if there is room."""
     if not tall:
         return [waiting_line(snapshot["queue"], width), *_requests(snapshot, view, width, rows - 1)]
@@ -100,24 +106,42 @@ def _beside(left: Sequence[Line], right: Sequence[Line], rows: int) -> list[Line
     return lines
 
 
-def _backends(snapshot: Mapping[str, Any], view: View, width: int, rows: int) -> list[Line]:
-    found = view.rows(snapshot)
-    columns = backend_columns(snapshot, width)
-    lines = [heads(columns, view.sorted_by, down=view.down)]
-    at = view.backends.place([backend_rows.key_of(each) for each in found], rows - 2)
-    first = view.backends.top
-    for number, each in enumerate(found[first : first + rows - 2], first):
-        marked = number == at and view.focus == "backends"
-        lines.append(row(columns, each, backend_rows.sign_of(each), marked=marked))
-    if not snapshot["backends"]:
+def _backends(snapshot: Told, view: View, width: int, rows: int) -> list[Line]:
+    backends, found = snapshot["backends"], view.rows(snapshot)
+    one_pool = len({each["pool"] for each in backends}) < 2  # it needs no column
+    columns = [each for each in rows_of.COLUMNS if each.head != "POOL" or not one_pool]
+    shown = placed(columns, backends, width)
+    view.columns = [column for column, _ in shown]
+    has_keys = view.focus == "backends"
+    key_of, sign_of = rows_of.backend_key, rows_of.sign_of
+    lines = _rows(shown, found, view.backends, rows - 2, key_of, sign_of, has_keys=has_keys)
+    lines.insert(0, heads(shown, view.sorted_by, down=view.down))
+    if not backends:
         lines.append((Span("  There is no backend. Add one to pools[].backends, and reload."),))
-    lines.append(_below(snapshot, view, len(found), first, rows - 2))
+    lines.append(_below(snapshot, view, len(found), rows - 2))
     return [*lines, *([EMPTY] * (rows - len(lines)))]
 
 
-def _below(snapshot: Mapping[str, Any], view: View, found: int, first: int, rows: int) -> Line:
+def _rows(
+    columns: Placed,
+    entries: Sequence[Told],
+    cursor: Cursor,
+    rows: int,
+    key_of: Callable[[Told], Hashable],
+    sign_of: Callable[[Told], str],
+    *,
+    has_keys: bool,
+) -> list[Line]:
+    at = cursor.place([key_of(each) for each in entries], rows)
+    return [
+        row(columns, each, sign_of(each), marked=has_keys and number == at)
+        for number, each in enumerate(entries[cursor.top : cursor.top + rows], cursor.top)
+    ]
+
+
+def _below(snapshot: Told, view: View, found: int, rows: int) -> Line:
     """Which of the backends are shown, and in which order."""
-    all_of_them = len(snapshot["backends"])
+    all_of_them, first = len(snapshot["backends"]), view.backends.top
     able = [each for each in snapshot["backends"] if each["can_serve"]]
     serve = sum(each["state"] != "ejected" for each in able)  # the others as a last resort
     parts = [f"  {serve:,} of {all_of_them:,} can serve"]
@@ -130,17 +154,15 @@ def _below(snapshot: Mapping[str, Any], view: View, found: int, first: int, rows
     return (Span("; ".join(parts), "quiet"),)
 
 
-def _requests(snapshot: Mapping[str, Any], view: View, width: int, rows: int) -> list[Line]:
+def _requests(snapshot: Told, view: View, width: int, rows: int) -> list[Line]:
     entries = snapshot["requests"][view.kind]
-    columns = placed(request_rows.columns_of(entries), entries, width)
-    title = "SLOW" if view.kind == "slow" else "FAILED"
-    (column, wide), *others = columns
-    lines = [heads([(column._replace(head=title), wide), *others], None, down=False)]
-    at = view.requests.place([request_rows.key_of(each) for each in entries], rows - 1)
-    first = view.requests.top
-    for number, each in enumerate(entries[first : first + rows - 1], first):
-        marked = number == at and view.focus == "requests"
-        lines.append(row(columns, each, request_rows.sign_of(each), marked=marked))
+    (column, wide), *others = placed(rows_of.request_columns(entries), entries, width)
+    shown = [(column._replace(head=view.kind.upper()), wide), *others]
+    has_keys, key_of = view.focus == "requests", rows_of.request_key
+    lines = _rows(
+        shown, entries, view.requests, rows - 1, key_of, rows_of.failed_sign, has_keys=has_keys
+    )
+    lines.insert(0, heads(shown, None, down=False))
     if not entries:
         none = "No request yet." if view.kind == "slow" else "No request has failed."
         lines.append((Span(f"  {none}", "quiet"),))

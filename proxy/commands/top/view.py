@@ -1,19 +1,51 @@
 """What whoever looks has chosen: the list, its order, the filter and the marks."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Hashable, Sequence
+from typing import Final, Literal
 
-from penstock.proxy.commands.top import backend_rows, request_rows
-from penstock.proxy.commands.top.columns import Column, Told
-from penstock.proxy.commands.top.cursor import Cursor
+from penstock.proxy.commands.top.lines import Column, Told
+from penstock.proxy.commands.top.rows import backend_key, ordered, request_key
 
 # So many characters a filter may have.
 WANTED_CHARS_MAX: Final = 80
+_MOVES: Final = {
+    **{"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10},
+    **{"home": -1_000_000, "end": 1_000_000},
+}
+
+
+class Cursor:
+    """The mark in a list. It stays on what it marks, wherever that goes: who drains a backend means
+    this one, and not the row where it stood. `top`: the number of the first row that is shown."""
+
+    def __init__(self) -> None:
+        self.key: Hashable = None
+        self.top = 0
+        self._at = 0
+
+    def place(self, keys: Sequence[Hashable], rows: int) -> int:
+        """Find the mark in a new list, and scroll so that it is seen. Returns its number.
+
+        If the entry is gone, the one that took its place is marked.
+        """
+        if self.key in keys:
+            self._at = keys.index(self.key)
+        else:
+            self._at = max(0, min(self._at, len(keys) - 1))
+            self.key = keys[self._at] if keys else None
+        self.top = max(0, min(self.top, self._at, len(keys) - rows), self._at - rows + 1)
+        return self._at
+
+    def move(self, keys: Sequence[Hashable], by: int) -> None:
+        """Mark another entry, `by` further down."""
+        if keys:
+            self._at = max(0, min(self._at + by, len(keys) - 1))
+            self.key = keys[self._at]
 
 
 class View:
     """`sorted_by`: the head of a column. None: the worst first. `wanted`: the filter. `editing`:
-    keys are its text. `kind`: of the requests."""
+    keys are its text. `kind`: of the requests. `columns`: those of the backends that are shown."""
 
     def __init__(self) -> None:
         self.focus: Literal["backends", "requests"] = "backends"
@@ -24,70 +56,73 @@ class View:
         self.kind: Literal["slow", "failed"] = "slow"
         self.backends = Cursor()
         self.requests = Cursor()
+        self.columns: Sequence[Column] = ()
 
-    def other_list(self) -> None:
-        """Move the keys to the other list."""
-        self.focus = "requests" if self.focus == "backends" else "backends"
-
-    def other_requests(self) -> None:
-        """Show the failed ones, or the slow ones."""
-        self.kind = "failed" if self.kind == "slow" else "slow"
-        self.requests = Cursor()
-
-    def sort(self, columns: Sequence[Column], step: int) -> None:
-        """Sort by the next column of these, or the one before. Beyond the last: worst first.
-
-        Figures begin with the largest, texts with the first.
-        """
-        heads: list[str | None] = [None, *(each.head for each in columns)]
-        at = heads.index(self.sorted_by) if self.sorted_by in heads else 0
-        self.sorted_by = heads[(at + step) % len(heads)]
-        self.down = any(each.head == self.sorted_by and each.descends for each in columns)
-
-    def turn_round(self) -> None:
-        """The other direction."""
-        if self.sorted_by is not None:
-            self.down = not self.down
+    def press(self, key: str, snapshot: Told) -> bool:
+        """Do what a key changes here. Returns False if it means something else."""
+        if key in _MOVES:
+            self.move(snapshot, _MOVES[key])
+        elif key in ("tab", "shift+tab"):
+            self.focus = "requests" if self.focus == "backends" else "backends"
+        elif key in ("s", "S"):
+            self._sort(1 if key == "s" else -1)
+        elif key == "i":
+            self.down = not self.down and self.sorted_by is not None
+        elif key == "w":
+            self.sorted_by = None
+        elif key == "f":
+            self.kind = "failed" if self.kind == "slow" else "slow"
+            self.requests = Cursor()
+        elif key == "slash":
+            self.editing = True
+        elif key == "escape":
+            self.wanted = ""
+        else:
+            return False
+        return True
 
     def edit(self, key: str, character: str | None) -> bool:
         """Change the filter by a key. Returns False if the key means something else."""
         if key in ("enter", "escape"):
             self.editing = False
-            if key == "escape":
-                self.wanted = ""
-        elif key == "backspace":
-            self.wanted = self.wanted[:-1]
-        elif key == "ctrl+u":
-            self.wanted = ""
+            self.wanted = self.wanted if key == "enter" else ""
+        elif key in ("backspace", "ctrl+u"):
+            self.wanted = self.wanted[:-1] if key == "backspace" else ""
         elif character is not None and character.isprintable():
             self.wanted = (self.wanted + character)[:WANTED_CHARS_MAX]
         else:
             return False
         return True
 
-    def rows(self, snapshot: Mapping[str, Any]) -> list[Told]:
-        """The backends in their order."""
-        return backend_rows.ordered(
-            snapshot["backends"], self.wanted, self.sorted_by, down=self.down
-        )
+    def _sort(self, step: int) -> None:
+        """Sort by the next column that is shown. Beyond the last: worst first.
 
-    def move(self, snapshot: Mapping[str, Any], by: int) -> None:
+        Figures begin with the largest, texts with the first.
+        """
+        heads: list[str | None] = [None, *(each.head for each in self.columns)]
+        at = heads.index(self.sorted_by) if self.sorted_by in heads else 0
+        self.sorted_by = heads[(at + step) % len(heads)]
+        self.down = any(each.head == self.sorted_by and each.descends for each in self.columns)
+
+    def rows(self, snapshot: Told) -> list[Told]:
+        """The backends in their order."""
+        return ordered(snapshot["backends"], self.wanted, self.sorted_by, down=self.down)
+
+    def move(self, snapshot: Told, by: int) -> None:
         """Move the mark of the list that has the keys."""
         if self.focus == "backends":
-            self.backends.move([backend_rows.key_of(each) for each in self.rows(snapshot)], by)
+            self.backends.move([backend_key(each) for each in self.rows(snapshot)], by)
         else:
             entries = snapshot["requests"][self.kind]
-            self.requests.move([request_rows.key_of(each) for each in entries], by)
+            self.requests.move([request_key(each) for each in entries], by)
 
-    def marked_backend(self, snapshot: Mapping[str, Any]) -> Told | None:
+    def marked_backend(self, snapshot: Told) -> Told | None:
         """The marked backend, if the filter finds it."""
-        found = self.rows(snapshot)
-        return next(
-            (each for each in found if backend_rows.key_of(each) == self.backends.key), None
-        )
+        found = [each for each in self.rows(snapshot) if backend_key(each) == self.backends.key]
+        return found[0] if found else None
 
-    def marked_request(self, snapshot: Mapping[str, Any]) -> Told | None:
+    def marked_request(self, snapshot: Told) -> Told | None:
         """The marked request."""
         entries = snapshot["requests"][self.kind]
-        key = self.requests.key
-        return next((each for each in entries if request_rows.key_of(each) == key), None)
+        found = [each for each in entries if request_key(each) == self.requests.key]
+        return found[0] if found else None

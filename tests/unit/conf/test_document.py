@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.conf.document import UNREAD, read
-from penstock.conf.interpolation import InterpolationError, interpolate
+from penstock.conf.document import UNREAD, InterpolationError, interpolate, read
 
 
 def tree(text: str, environ: Mapping[str, str] | None = None) -> object:
@@ -151,7 +150,7 @@ def test_merges_cannot_multiply() -> None:
 
 
 def test_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.conf.yaml_nodes.VALUES_MAX", 100)
+    monkeypatch.setattr("penstock.conf.document.VALUES_MAX", 100)
     assert fault("\n".join(["- 1"] * 200)) == "101: : more than 100 values"
 
 

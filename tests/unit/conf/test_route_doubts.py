@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.conf.route_cover import Conditions, CoverIndex, conditions, covers
+from penstock.conf.route_doubts import Conditions, CoverIndex, conditions, covers
 from penstock.conf.route_match import MatchSettings
 from tests.unit.conf.folder import Folder
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from penstock.balancing.routes.building import table_of
 from penstock.balancing.routes.decision import NO_FALLBACK, Decision
-from penstock.conf.route_cover import CoverIndex, conditions, covers
+from penstock.conf.route_doubts import CoverIndex, conditions, covers
 from penstock.conf.routes import CAUSES, FALLBACKS_MAX
 from tests.unit.balancing.routes.made_up import LABELS, asked, holds, route
 from tests.unit.balancing.routes.rows import settings_of

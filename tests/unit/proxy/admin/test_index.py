@@ -6,10 +6,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.proxy.admin import explanation, guard, json_answers, server
-from penstock.proxy.admin.index import INDEX
+from penstock.proxy.admin import answers, explanation, guard, server
 from penstock.proxy.admin.page import entrance, events
-from penstock.proxy.admin.server import Admin
+from penstock.proxy.admin.server import INDEX, Admin
 from penstock.proxy.errors.client import BodyTooLarge, ContextLengthExceeded
 from penstock.proxy.errors.own import Draining, Overloaded
 
@@ -53,7 +52,7 @@ TOLD = (Draining, BodyTooLarge, Overloaded, ContextLengthExceeded)
 
 def test_every_error_is_in_the_page() -> None:
     """With its status, as the source answers it."""
-    modules = (server, explanation, json_answers, guard, entrance, events)
+    modules = (server, explanation, answers, guard, entrance, events)
     source = "".join(inspect.getsource(each) for each in modules)
     given = set(re.findall(r"error_(?:answer|of)\(\s*(\d+),\s*\"(\w+)\"", source))
     given |= {

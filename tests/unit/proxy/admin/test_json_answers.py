@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from penstock.proxy.admin.json_answers import AT_ONCE, json_list
+from penstock.proxy.admin.answers import AT_ONCE, json_list
 
 
 async def test_a_long_list_is_made_in_slices() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.proxy.admin.list_turns import WAITING_MAX, Crowded, ListTurns
+from penstock.proxy.admin.answers import WAITING_MAX, Crowded, ListTurns
 
 
 def request(*, left: bool = False) -> Any:

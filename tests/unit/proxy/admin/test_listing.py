@@ -4,8 +4,8 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.failures import leave_alone
-from penstock.proxy.admin.listing import describe
-from penstock.proxy.telemetry.lately import Lately
+from penstock.proxy.admin.fleet_listing import describe
+from penstock.proxy.telemetry.pool_metrics import Lately
 
 SPEEDS = ("prefill_tokens_per_s", "decode_step_ms", "decode_ms_per_1k_held_tokens")
 

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.balancing.verdict.cause import Finding, Kind
 from penstock.balancing.verdict.verdict import Verdict
-from penstock.proxy.admin.listing import describe
-from penstock.proxy.admin.slo_listing import slo_listing
+from penstock.proxy.admin.fleet_listing import describe
+from penstock.proxy.admin.listings import slo_listing
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.commands.fleet_table import state_of
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token

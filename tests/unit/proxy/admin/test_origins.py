@@ -3,7 +3,7 @@
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from penstock.proxy.admin.origins import from_own_page, from_program, host_of, port_of
+from penstock.proxy.admin.guard import from_own_page, from_program, host_of, port_of
 
 HOST = "127.0.0.1:9321"
 OWN = f"http://{HOST}"

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.balancing.speed.compare import ALIKE, Pace
 from penstock.conf.issues import ConfigError, Issue
-from penstock.proxy.admin.proxy_listing import proxy_listing
+from penstock.proxy.admin.listings import proxy_listing
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.reload.reload import Reload
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.proxy.admin.slow_clients import CLIENTS_MAX, UNTAKEN_BYTES, Reading, SlowClients
+from penstock.proxy.admin.verdicts import CLIENTS_MAX, UNTAKEN_BYTES, Reading, SlowClients
 from penstock.proxy.data.ending import EndingConnection
 from tests.unit.proxy.data.playbook import STREAM, Play, chat, plain, text, token
 

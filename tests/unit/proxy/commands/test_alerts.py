@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from penstock.proxy.commands.alerts import FLEET
 from penstock.proxy.commands.cli import main
-from penstock.proxy.commands.fleet_alerts import FLEET
 from penstock.proxy.telemetry.family_table import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[4]

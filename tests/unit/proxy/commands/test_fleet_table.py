@@ -8,9 +8,9 @@ import pytest
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import STALE_S, EngineReport
 from penstock.balancing.speed.compare import Pace
-from penstock.proxy.admin.listing import describe
+from penstock.proxy.admin.fleet_listing import describe
 from penstock.proxy.commands.fleet_table import COLUMNS, age, table
-from penstock.proxy.telemetry.lately import Lately
+from penstock.proxy.telemetry.pool_metrics import Lately
 
 NOW_S = 1_000.0
 ALL = {each.head for each in COLUMNS}

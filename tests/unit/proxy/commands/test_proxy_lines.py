@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.proxy.commands.proxy_lines import proxy_lines, told_of
+from penstock.proxy.commands.status import proxy_lines, told_of
 
 SINCE: float = time.mktime((2026, 11, 25, 23, 2, 1, 0, 0, -1))
 PROXY: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.queued_request import WaitReason
-from penstock.proxy.commands import time_spent, trace, waits
+from penstock.proxy.commands import requests, time_spent
 from penstock.proxy.commands.requests import table
 from penstock.proxy.telemetry import waterfall
 
@@ -64,7 +64,7 @@ SLOW = entry(
 
 
 def test_a_waterfall_fits_eighty_columns_and_says_what_took_the_time() -> None:
-    told = trace.text(SLOW)
+    told = requests.text(SLOW)
     assert max(map(len, told.splitlines())) <= 80
     assert "8,120 prompt tokens (640 cached), 64 completion tokens" in told
     assert "3.900 s in all, first token after 2.921 s" in told
@@ -78,7 +78,7 @@ def test_a_waterfall_fits_eighty_columns_and_says_what_took_the_time() -> None:
 
 
 def test_long_names_do_not_break_the_waterfall() -> None:
-    told = trace.text(entry(("prefill", 1.0, "g" * 63, "")))
+    told = requests.text(entry(("prefill", 1.0, "g" * 63, "")))
     assert max(map(len, told.split("\n\n")[1].splitlines())) <= 80
 
 
@@ -92,11 +92,11 @@ def test_long_names_do_not_break_the_waterfall() -> None:
     ],
 )
 def test_a_failure_is_said_in_a_sentence(fields: dict[str, Any], says: str) -> None:
-    assert says in trace.text(entry(("head", 5.0, "gpu-1", ""), failed=True, **fields))
+    assert says in requests.text(entry(("head", 5.0, "gpu-1", ""), failed=True, **fields))
 
 
 def test_a_plain_answer_was_computed_until_its_head() -> None:
-    told = trace.text(entry(("head", 5.0, "gpu-1", ""), stream=False))
+    told = requests.text(entry(("head", 5.0, "gpu-1", ""), stream=False))
     assert "gpu-1 computes the answer" in told
     assert told.endswith("For 0.005 s of it (100%) gpu-1 computed the answer.")
 
@@ -120,15 +120,15 @@ def test_what_was_refused_at_once_took_no_time() -> None:
     head = ("receive", 0.4, "", "")
     soon = refused | {"parts": entry(head)["parts"], "duration_ms": 0.4}
     assert "401 unauthorized  refused at once" in table([soon])
-    assert "sent the request" not in trace.text(soon)
-    assert "own error 401 unauthorized" in trace.text(refused)
+    assert "sent the request" not in requests.text(soon)
+    assert "own error 401 unauthorized" in requests.text(refused)
 
 
 def test_a_client_that_was_behind_for_most_of_the_time_is_told() -> None:
     """The engine made tokens all the while: no part of the time is the client's."""
     behind = entry(("decode", 10_000.0, "gpu-1", ""), client_behind_ms=8_000.0)
     assert "client read slowly" in table([behind])
-    assert "For 8.000 s its client was behind" in trace.text(behind)
+    assert "For 8.000 s its client was behind" in requests.text(behind)
     seldom = entry(("decode", 10_000.0, "gpu-1", ""), client_behind_ms=4_000.0)
     assert "client read slowly" not in table([seldom])
 
@@ -139,19 +139,19 @@ def test_every_part_and_every_reason_has_words() -> None:
         for name, value in vars(waterfall).items()
         if name.isupper() and isinstance(value, str)
     }
-    for words in (time_spent.SPENT, time_spent.MOSTLY, trace._LABELS):
+    for words in (time_spent.SPENT, time_spent.MOSTLY, requests._LABELS):
         assert parts | {"answer"} == set(words)
     columns = (
         *time_spent.CLIENT, *time_spent.PENSTOCK, *time_spent.LINE, *time_spent.LOST,
         *time_spent.BACKEND,
     )  # fmt: skip
     assert sorted(columns) == sorted(parts)
-    assert set(waits.WAITED) == set(waits.WORDS) == set(WaitReason)
+    assert set(time_spent.WAITED) == set(time_spent.WORDS) == set(WaitReason)
 
 
 def test_who_else_used_the_id_is_told_with_the_way_to_them() -> None:
     entries = [entry(ago_s=1.5, same_id=3, began="2026-11-26T07:42:09Z"), entry(same_id=3)]
-    (line,) = trace.more(entries)
+    (line,) = requests.more(entries)
     assert line.startswith("1 more tenant or client used this id.")
     assert line.endswith("--before 2026-11-26T07:42:08.631Z")
-    assert trace.more([*entries, entry(same_id=3)]) == []
+    assert requests.more([*entries, entry(same_id=3)]) == []

@@ -2,7 +2,7 @@
 
 from penstock.balancing.backend import AdminState, State
 from penstock.health.probes import Outcome
-from penstock.proxy.admin.listing import describe
+from penstock.proxy.admin.fleet_listing import describe
 from penstock.proxy.commands.status import ejected_of, set_aside, unlisted_of
 from tests.unit.health.watched import HUNG, REFUSED, Scene
 

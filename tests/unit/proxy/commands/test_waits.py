@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.queued_request import WaitReason
-from penstock.proxy.commands.waits import WORDS, heads_of, prospect, reason
+from penstock.proxy.commands.time_spent import WORDS, heads_of, prospect, reason
 
 PAGE = Path(__file__).parents[4] / "docs" / "admission.md"
 

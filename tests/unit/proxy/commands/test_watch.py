@@ -6,7 +6,7 @@ import os
 import pytest
 
 from penstock.proxy.commands.admin_client import AdminError
-from penstock.proxy.commands.watch import EVERY_S, watch
+from penstock.proxy.commands.status import EVERY_S, watch
 
 
 class Screen(io.StringIO):

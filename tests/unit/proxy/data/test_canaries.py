@@ -13,7 +13,7 @@ from penstock.balancing.canary.steps import Canary, Stage
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.routes.request import RouteRequest
 from penstock.conf.canary import CanarySettings
-from penstock.proxy.admin.canary_listing import canary_listing
+from penstock.proxy.admin.listings import canary_listing
 from penstock.proxy.data.canaries import VERSIONS_MAX, RolledBack
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.evidence import evidence_of

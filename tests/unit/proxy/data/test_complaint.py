@@ -13,8 +13,12 @@ from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.policies import POLICIES
 from penstock.balancing.speed.compare import compare
 from penstock.proxy.data.complaint import complain
-from penstock.proxy.errors.backend import BackendError, ClientOutOfTime, OutOfTime
-from penstock.proxy.errors.stream import StreamOutOfClientTime
+from penstock.proxy.errors.backend import (
+    BackendError,
+    ClientOutOfTime,
+    OutOfTime,
+    StreamOutOfClientTime,
+)
 
 
 def stream(backend: Backend, began_s: float, client: str) -> Lease:

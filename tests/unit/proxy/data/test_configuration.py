@@ -11,10 +11,10 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
-from penstock.conf.fixed import keep_fixed
 from penstock.conf.load import Loaded, load
 from penstock.proxy.data.configuration import Configuration, Draft, configure, draft
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.reload.reload import keep_fixed
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.host import Names

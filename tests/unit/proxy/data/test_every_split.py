@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import StreamBroken
 from tests.unit.proxy.data.golden import FOLDER, GOLDEN, STREAMS, Golden
 from tests.unit.proxy.data.relayed import DONE, TOKENS, USAGE, Request
 from tests.unit.proxy.data.test_golden import Passage

@@ -15,8 +15,8 @@ from penstock.proxy.errors.backend import (
     BackendDraining,
     BackendError,
     EngineDead,
+    StreamBroken,
 )
-from penstock.proxy.errors.stream import StreamBroken
 from penstock.proxy.wire.heads import ResponseHead
 from tests.unit.proxy.data.golden import GOLDEN, STREAMS, Golden, body_of
 from tests.unit.proxy.data.relayed import Request

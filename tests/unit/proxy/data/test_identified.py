@@ -15,7 +15,7 @@ from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.certificates import Certificates, ClientCertificate
 from penstock.proxy.wire.heads import RequestHead, parse_request_head
 from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.test_room import Client
+from tests.unit.proxy.data.test_bodies import Client
 
 AUTHORITY = b"ours"
 TENANTS = [

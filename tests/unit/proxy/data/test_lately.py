@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.proxy.telemetry.lately import Lately
+from penstock.proxy.telemetry.pool_metrics import Lately
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
 
 

@@ -5,8 +5,12 @@ from math import inf
 import pytest
 
 from penstock.proxy.data.patience import Patience, hint_of, margin_s, patience
-from penstock.proxy.errors.backend import ClientOutOfTime, OutOfTime
-from penstock.proxy.errors.stream import StreamOutOfClientTime, StreamOutOfTime
+from penstock.proxy.errors.backend import (
+    ClientOutOfTime,
+    OutOfTime,
+    StreamOutOfClientTime,
+    StreamOutOfTime,
+)
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import parse_response_head
 

@@ -23,8 +23,8 @@ from penstock.proxy.errors.backend import (
     BackendRefused,
     EngineDead,
     InternalFault,
+    StreamBroken,
 )
-from penstock.proxy.errors.stream import StreamBroken
 from tests.unit.proxy.data.relayed import (
     DEAD,
     DONE,

@@ -6,7 +6,7 @@ from penstock.balancing.ask import Ask
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.dialects.whole import whole_of
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import StreamBroken
 from tests.unit.proxy.data.relayed import DONE, ERROR, USAGE, Request, chat
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, MESSAGES, RESPONSES, Dialect
-from penstock.proxy.errors.backend import AnswerCut, EngineDead, InternalFault
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import AnswerCut, EngineDead, InternalFault, StreamBroken
 from tests.unit.proxy.data.relayed import DEAD, DONE, TOKENS, Request
 
 TEXT = b"x" * (2 * EVENT_BYTES_MAX)

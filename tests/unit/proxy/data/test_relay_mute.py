@@ -21,8 +21,7 @@ from penstock.proxy.dialects import (
 from penstock.proxy.dialects.dialect import Sign
 from penstock.proxy.dialects.members import Whole
 from penstock.proxy.dialects.whole import reading_whole
-from penstock.proxy.errors.backend import AnswerMute
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import AnswerMute, StreamBroken
 from penstock.proxy.wire.json_object import JsonEnd
 from tests.unit.proxy.data.relayed import DONE, TOKENS, Request, chat
 

@@ -5,8 +5,7 @@ import pytest
 from penstock.proxy.data.endpoints import Paths
 from penstock.proxy.dialects import TRANSCRIPTS
 from penstock.proxy.dialects.dialect import Usage
-from penstock.proxy.errors.backend import AnswerCut, BackendBusy, InternalFault
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import AnswerCut, BackendBusy, InternalFault, StreamBroken
 from tests.unit.proxy.data.relayed import DONE, JSON, Request
 
 CHUNK = (

@@ -12,8 +12,13 @@ import orjson
 import pytest
 
 from penstock.balancing.backend import State
-from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
-from penstock.proxy.admin.under_way import AT_ONCE, under_way
+from penstock.proxy.admin.request_listing import (
+    AT_ONCE,
+    BadQuery,
+    request_listing,
+    requests_with_id,
+    under_way,
+)
 from penstock.proxy.commands.time_spent import mostly
 from penstock.proxy.data.account import refused
 from penstock.proxy.data.own_headers import answer_to

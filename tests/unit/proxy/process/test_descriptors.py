@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.proxy.admin.door import ACCEPTED_MAX
-from penstock.proxy.admin.visitors import VISITORS_MAX
+from penstock.proxy.admin.visitors import ACCEPTED_MAX, VISITORS_MAX
 from penstock.proxy.data.clients import EVERYBODY, EXCESS_MAX
 from penstock.proxy.process import descriptors
 from penstock.proxy.process.descriptors import covered, needed

@@ -2,7 +2,7 @@
 
 import platform
 
-from penstock.proxy.process.heap import keep_pages
+from penstock.proxy.process.pressure import keep_pages
 
 
 def test_glibc_takes_both_limits() -> None:

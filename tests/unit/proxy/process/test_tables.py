@@ -10,7 +10,7 @@ from penstock.balancing.response_owners import OWNERS_MAX, ResponseOwners
 from penstock.balancing.session_homes import SessionHomes
 from penstock.conf.settings import Settings
 from penstock.health.monitor import Monitor
-from penstock.proxy.admin.proxy_listing import REFUSING_S
+from penstock.proxy.admin.listings import REFUSING_S
 from penstock.proxy.admin.server import Admin
 from penstock.proxy.data.memory import ENTRY_BYTES, TABLES_SHARE
 from penstock.proxy.process.pressure import PERIOD_S

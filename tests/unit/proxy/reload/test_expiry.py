@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 import trustme
 
-from penstock.proxy.reload.expiry import expiry_of
+from penstock.proxy.reload.certificates import expiry_of
 
 SOON = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 FAR = datetime(2077, 1, 2, 3, 4, 5, tzinfo=UTC)  # in another format, from 2050 on

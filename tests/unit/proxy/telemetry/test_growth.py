@@ -1,7 +1,6 @@
 """How much counters grew lately."""
 
-from penstock.proxy.telemetry.growth import COPIES, COPY_S, Growth
-from penstock.proxy.telemetry.metrics import Metrics
+from penstock.proxy.telemetry.metrics import COPIES, COPY_S, Growth, Metrics
 
 
 def test_growth_is_that_of_the_last_minutes_the_most_first() -> None:

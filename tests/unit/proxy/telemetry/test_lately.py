@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from penstock.proxy.telemetry.lately import BOUNDS_S, SLOT_S, SLOTS, Lately
+from penstock.proxy.telemetry.pool_metrics import BOUNDS_S, SLOT_S, SLOTS, Lately
 
 NOW_S = 100_000.0
 

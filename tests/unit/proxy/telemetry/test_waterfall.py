@@ -5,8 +5,7 @@ from random import Random
 import pytest
 
 from penstock.proxy.telemetry.record import Record
-from penstock.proxy.telemetry.server_timing import server_timing
-from penstock.proxy.telemetry.waterfall import waterfall
+from penstock.proxy.telemetry.waterfall import server_timing, waterfall
 
 
 def record_of(**times: float | str | bool) -> Record:

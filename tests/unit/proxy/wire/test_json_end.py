@@ -4,8 +4,7 @@ import orjson
 import pytest
 
 from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
-from penstock.proxy.errors.backend import AnswerCut
-from penstock.proxy.errors.stream import StreamBroken
+from penstock.proxy.errors.backend import AnswerCut, StreamBroken
 from penstock.proxy.wire.json_object import JsonEnd
 from tests.unit.proxy.data.relayed import JSON, Request
 

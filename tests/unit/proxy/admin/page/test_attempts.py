@@ -1,6 +1,6 @@
 """Attempts to sign in: who guesses waits, and who knows the token waits little."""
 
-from penstock.proxy.admin.page.attempts import (
+from penstock.proxy.admin.page.entrance import (
     ADDRESSES_MAX,
     ALL_MAX_S,
     FREE,

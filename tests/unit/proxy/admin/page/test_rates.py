@@ -4,8 +4,7 @@ import contextlib
 
 import pytest
 
-from penstock.proxy.admin.page.first_tokens import FirstTokens
-from penstock.proxy.admin.page.rates import GAP_S, Rates
+from penstock.proxy.admin.page.rates import GAP_S, FirstTokens, Rates
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from penstock.proxy.admin.page.sessions import LIFETIME_S, Sessions, digest_of
+from penstock.proxy.admin.guard import LIFETIME_S, Sessions, digest_of
 
 FULL, VIEW = digest_of("the admin token"), digest_of("the readers' token")
 

@@ -1,6 +1,6 @@
 """Viewers of the page: how many there are, and who gives way."""
 
-from penstock.proxy.admin.page.viewers import OWN_MAX, VIEWERS_MAX, Viewer, Viewers
+from penstock.proxy.admin.page.events import OWN_MAX, VIEWERS_MAX, Viewer, Viewers
 
 
 class Room:

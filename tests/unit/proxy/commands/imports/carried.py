@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.conf.load import Loaded, load
-from penstock.proxy.commands.imports.imported import imported
+from penstock.proxy.commands.imports.command import imported
 
 EXAMPLES: Final = Path(__file__).parent / "examples"
 KEY: Final = "0123456789abcdef"

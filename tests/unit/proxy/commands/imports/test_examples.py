@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from penstock.proxy.commands.cli import main
-from penstock.proxy.commands.imports.imported import imported
+from penstock.proxy.commands.imports.command import imported
 from tests.unit.proxy.commands.imports.carried import EXAMPLES, environment_of
 
 pytestmark = pytest.mark.once

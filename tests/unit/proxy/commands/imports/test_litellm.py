@@ -8,7 +8,7 @@ import yaml
 
 from penstock.conf.issues import ConfigError
 from penstock.conf.settings import Settings
-from penstock.proxy.commands.imports.imported import imported
+from penstock.proxy.commands.imports.command import imported
 from tests.unit.proxy.commands.imports.carried import carried
 
 pytestmark = pytest.mark.once

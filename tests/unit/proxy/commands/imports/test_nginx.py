@@ -7,7 +7,7 @@ import pytest
 from penstock.conf.issues import ConfigError
 from penstock.conf.kinds import AMOUNT_MAX
 from penstock.conf.settings import Settings
-from penstock.proxy.commands.imports.imported import imported
+from penstock.proxy.commands.imports.command import imported
 from tests.unit.proxy.commands.imports.carried import carried
 
 pytestmark = pytest.mark.once
@@ -141,7 +141,7 @@ def test_a_path_without_a_location_stays_unserved(tmp_path: Path) -> None:
         ("location /tokenize { proxy_pass http://none; }", None),  # a host of this name
         ("location /x { proxy_pass http://unix:/run/x; }", "without variables"),
         ("location /health { return 200; }", "It leads to no backend"),
-        ("location /tokenize { proxy_pass http://down; }", "It has no server"),
+        ("location /tokenize { proxy_pass http://down; }", "Its target has no server"),
         ("location /static { proxy_pass http://e:1; }", "the APIs of engines only"),
         ("location /v1* { proxy_pass http://vllm; }", "the APIs of engines only"),
     ],

@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.proxy.commands.imports.nginx_syntax import Directive, read_nginx
-from penstock.proxy.commands.imports.nginx_values import bytes_of, seconds_of
+from penstock.proxy.commands.imports.nginx_syntax import Directive, bytes_of, read_nginx, seconds_of
 
 pytestmark = pytest.mark.once
 
@@ -17,7 +16,7 @@ def test_directives_and_their_lines() -> None:
         "e { f; g { h 2; } }\n",
         "x",
     )
-    a, c, d, e = root.block or ()
+    a, c, d, e = root.block or []
     assert (a.words, a.line) == (("1",), 1)
     assert (c.words, c.line) == (("x y", "it", "s", "${v}z"), 2)
     assert (d.words, d.line) == (('say "hi"', "a\\ b"), 3)
@@ -25,12 +24,12 @@ def test_directives_and_their_lines() -> None:
         "e",
         (),
         5,
-        (Directive("f", (), 5), Directive("g", (), 5, (Directive("h", ("2",), 5),))),
+        [Directive("f", (), 5), Directive("g", (), 5, [Directive("h", ("2",), 5)])],
     )
 
 
 def test_a_quote_or_a_hash_within_a_word_is_part_of_it() -> None:
-    (only,) = read_nginx('a b"c" d#e;', "x").block or ()
+    (only,) = read_nginx('a b"c" d#e;', "x").block or []
     assert only.words == ('b"c"', "d#e")
 
 

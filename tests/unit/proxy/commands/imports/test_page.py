@@ -5,7 +5,7 @@ import re
 import pytest
 
 from docs.references import FOLDER
-from penstock.proxy.commands.imports.imported import imported
+from penstock.proxy.commands.imports.command import imported
 
 pytestmark = pytest.mark.once
 

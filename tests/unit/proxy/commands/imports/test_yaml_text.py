@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.conf.document import read
-from penstock.proxy.commands.imports.part import Part, Variable
-from penstock.proxy.commands.imports.yaml_text import text_of
+from penstock.proxy.commands.imports.yaml_text import Part, Variable, text_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SCALARS = (
@@ -18,38 +17,30 @@ SCALARS = (
 pytestmark = pytest.mark.once
 
 
-def part(**values: Any) -> Part:
-    made = Part()
-    for key, value in values.items():
-        made.put(key, value)
-    return made
-
-
 @given(value=SCALARS | st.lists(SCALARS, max_size=3), remark=TEXTS)
 def test_values_come_back(value: Any, remark: str) -> None:
-    inner = part(b=value)
+    inner = Part(b=value)
     inner.remark(remark)
-    inner.put("c", [part(d=value), part(e=[part(f=value)])])
-    told = read(text_of(part(a=inner, g=value)), {})
+    inner.put(c=[Part(d=value), Part(e=[Part(f=value)])])
+    told = read(text_of(Part(a=inner, g=value)), {})
     assert not told.faults
     assert told.tree == {"a": {"b": value, "c": [{"d": value}, {"e": [{"f": value}]}]}, "g": value}
 
 
 def test_a_variable_is_a_reference() -> None:
-    written = text_of(part(a=[part(key=Variable("KEY"))]))
+    written = text_of(Part(a=[Part(key=Variable("KEY"))]))
     assert written == 'a:\n  - {key: "${KEY}"}\n'
     assert read(written, {"KEY": "x"}).tree == {"a": [{"key": "x"}]}
 
 
 def test_remarks_stand_where_they_belong() -> None:
-    first, second, lost = part(name="a"), part(name="b"), Part()
+    first, second, lost = Part(name="a"), Part(name="b"), Part()
     first.remark("Of a.")
-    first.put("url", "u")
-    lost.lost(7, "the server c", "It is gone")
+    first.put(url="u")
+    lost.lose(7, "the server c", "It is gone")
     whole = Part()
     whole.remark("Of all.")
-    whole.put("pools", [first, lost, second])
-    whole.put("routes", [lost])
+    whole.put(pools=[first, lost, second], routes=[lost])
     whole.remark("Of nothing.")
     assert text_of(whole) == (
         "# Of all.\n"
@@ -70,6 +61,6 @@ def test_remarks_stand_where_they_belong() -> None:
 def test_no_remark_ends_its_comment(text: str) -> None:
     whole = Part()
     whole.remark(text)
-    whole.put("a", 1)
+    whole.put(a=1)
     assert read(text_of(whole)).tree == {"a": 1}
     assert len(text_of(whole)) < 600

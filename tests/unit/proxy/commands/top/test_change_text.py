@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.commands.top.change_text import outcome, question
+from penstock.proxy.commands.top.dialogs import outcome, question
 from tests.browser.figures import backend
 
 pytestmark = pytest.mark.once

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.commands.top.cursor import Cursor
+from penstock.proxy.commands.top.view import Cursor
 
 pytestmark = pytest.mark.once
 

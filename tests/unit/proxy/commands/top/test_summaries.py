@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
-from penstock.proxy.commands.top.burn_lines import burn_lines
 from penstock.proxy.commands.top.figures import count, seconds
-from penstock.proxy.commands.top.line import Line, text_of
-from penstock.proxy.commands.top.totals import first_token_line, totals_line
-from penstock.proxy.commands.top.verdict_lines import verdict_lines
-from penstock.proxy.commands.top.waiting_lines import waiting_line, waiting_lines
+from penstock.proxy.commands.top.lines import Line, text_of
+from penstock.proxy.commands.top.summaries import (
+    first_token_line,
+    slo_lines,
+    totals_line,
+    verdict_lines,
+    waiting_line,
+    waiting_lines,
+)
 from tests.browser.figures import BECAUSE, EMPTY, MEMORY, OUT, rate, slo, snapshot, verdict
 
 pytestmark = pytest.mark.once
@@ -61,19 +65,19 @@ def test_the_proxys_own_trouble_is_told() -> None:
 
 
 def test_service_levels_are_told_with_their_burn_the_worst_first() -> None:
-    lines = texts(burn_lines(snapshot()["slos"], 200, 5))
+    lines = texts(slo_lines(snapshot()["slos"], 200, 5))
     assert lines == [
         f"SLO  embed availability: critical, {BECAUSE}, -40% left",
         f"SLO  chat batch error rate: warning, {BECAUSE}, 31% left",
         "SLO  chat interactive ttft p95 <= 0.50s: ok, 0.42s, 92% left, burn 0.2x 5m, 1.1x 3d",
     ]
-    (line,) = texts(burn_lines(snapshot()["slos"], 80, 1))
+    (line,) = texts(slo_lines(snapshot()["slos"], 80, 1))
     assert line.startswith("SLO  embed availability: critical")
     assert line.endswith("  +2, 1 not ok")
     assert len(line) <= 80
     small = [slo("a", "ok", 0.01, 0.9, None, None), slo("b", "warning", 0.2, 0.9, None, None)]
-    assert texts(burn_lines(small, 80, 5))[0].startswith("SLO  all b: warning")
-    assert texts(burn_lines([], 80, 1)) == ["SLO  None is configured (slo:)."]
+    assert texts(slo_lines(small, 80, 5))[0].startswith("SLO  all b: warning")
+    assert texts(slo_lines([], 80, 1)) == ["SLO  None is configured (slo:)."]
 
 
 def test_the_totals_add_up_all_pools() -> None:

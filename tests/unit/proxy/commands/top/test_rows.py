@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.proxy.commands.top.backend_rows import COLUMNS, facts, ordered, sign_of
-from penstock.proxy.commands.top.columns import heads, placed, row
-from penstock.proxy.commands.top.line import text_of, width_of
+from penstock.proxy.commands.top.lines import heads, placed, row, text_of, width_of
+from penstock.proxy.commands.top.rows import COLUMNS, facts, ordered, sign_of
 from tests.browser.figures import backend, fleet
 
 pytestmark = pytest.mark.once

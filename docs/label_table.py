@@ -2,8 +2,6 @@
 
 from typing import Final
 
-from penstock.proxy.telemetry.slo_table import SLO_LABELS
-
 # What each label holds, and how many values it can have.
 LABELS: Final = {
     "pool": "The name of a pool in the configuration (at most 256). Empty when a request reached no"
@@ -52,7 +50,10 @@ LABELS: Final = {
     " pool.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
-    **SLO_LABELS,
+    "slo": "`ttft_p95` and the like, `availability`, `error_rate` or `goodput`. `pool` and"
+    " `priority` are `*` where it is for all.",
+    "window": "`5m`, `30m`, `1h`, `6h` or `3d`: those that are within `window_s`.",
+    "verdict": "`good` or `bad`.",
 }
 # The values of the label `reason`. Each family has a list of its own.
 REASONS: Final = {

@@ -1,12 +1,16 @@
-"""Secrets in files: `admin.token_file`, `pools[].api_key_file`, `backends[].api_key_file`,
-`tenants[].keys[].key_file`, `tracing.headers_file`.
+"""Reads the files that a configuration names: itself, and the secrets in `admin.token_file`,
+`pools[].api_key_file`, `backends[].api_key_file`, `tenants[].keys[].key_file` and
+`tracing.headers_file`.
 
-The content of such a file becomes the secret itself. A relative name in the configuration file
+The content of a secret's file becomes the secret itself. A relative name in the configuration file
 starts at the folder of that file, any other one at the working directory. Messages name the key and
-the file, never the content.
+the file, never the content. What is no regular file is refused: a pipe that nobody writes to would
+block its reader for ever.
 """
 
 import contextlib
+import errno
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +19,7 @@ from typing import Final
 from pydantic import SecretStr
 
 from penstock.conf.draft import Draft
-from penstock.conf.issues import shown
+from penstock.conf.issues import ConfigError, Issue, shown
 from penstock.conf.keypath import KeyPath
 from penstock.conf.kinds import (
     HEADER_LINES_CHARS_MAX,
@@ -23,7 +27,44 @@ from penstock.conf.kinds import (
     check_header_lines,
     check_secret,
 )
-from penstock.conf.regular_files import read_regular
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """At most so many bytes of a file. Raises OSError, and ValueError for what is no name."""
+    with open(path, "rb", opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read(most_bytes)
+
+
+def _at_once(name: str, flags: int) -> int:
+    """Open without waiting for a pipe's writer."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+FILE_BYTES_MAX: Final = 1_048_576
+
+
+def text_of_file(path: Path) -> str:
+    """The text of a file. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise ConfigError([Issue(str(path), (), problem)]) from None
+    except ValueError:
+        raise ConfigError([Issue(str(path), (), "is not the name of a file")]) from None
+    if len(content) > FILE_BYTES_MAX:
+        problem = f"is larger than {FILE_BYTES_MAX:,} bytes"
+        raise ConfigError([Issue(str(path), (), problem)])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem = f"not UTF-8: byte 0x{content[error.start]:02x}"
+        raise ConfigError([Issue(f"{path}:{line}", (), problem)]) from None
+
 
 # The longest secret, and what says whether it can be used.
 _Kind = tuple[int, Callable[[SecretStr], SecretStr]]

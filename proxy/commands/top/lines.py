@@ -1,0 +1,127 @@
+"""A line of the picture: texts, each with a tone. A tone is what a text means, not a colour.
+
+And tables of such lines. A figure's column keeps its width, so that nothing moves when it changes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from penstock.proxy.commands.plain_text import cells, cut, fit, plain, wrap
+
+Told = Mapping[str, Any]
+Tone = Literal["", "good", "warn", "bad", "quiet", "head", "marked", "strong"]
+# The two cells before a row hold the mark, and a sign of trouble.
+SIGNS_WIDE: Final = 2
+# Up to this a long text goes before columns that are hardly needed: those of a rank above NEEDED.
+TEXT_CELLS: Final = 21
+NEEDED: Final = 4
+
+
+class Span(NamedTuple):
+    """Some text of a line."""
+
+    text: str
+    tone: Tone = ""
+
+
+Line = tuple[Span, ...]
+EMPTY: Final[Line] = ()
+
+
+def text_of(line: Line) -> str:
+    """Its text alone."""
+    return "".join(span.text for span in line)
+
+
+def width_of(line: Iterable[Span]) -> int:
+    """How many cells it takes."""
+    return sum(cells(span.text) for span in line)
+
+
+def within(line: Sequence[Span], width: int) -> Line:
+    """Its spans as far as they fit. The first one that does not is cut."""
+    kept: list[Span] = []
+    for span in line:
+        left = width - width_of(kept)
+        if left > 0:
+            kept.append(Span(cut(span.text, left), span.tone))
+    return tuple(kept)
+
+
+def wrapped(text: str, tone: Tone, width: int, lines_max: int, indent: str = "") -> list[Line]:
+    """A text in several lines. All but the first begin with `indent`."""
+    lines = wrap(text, width - len(indent), lines_max)
+    return [(Span(f"{indent if number else ''}{each}", tone),) for number, each in enumerate(lines)]
+
+
+def joined(parts: Iterable[Span], gap: str, width: int) -> Line:
+    """Those that have a text, with a gap between them. What has no room is left out, from the
+    end."""
+    spans: list[Span] = []
+    for part in parts:
+        longer = [*spans, Span(gap), part] if spans else [part]
+        if part.text and spans and width_of(longer) > width:
+            break
+        spans = longer if part.text else spans
+    return tuple(spans)
+
+
+class Column(NamedTuple):
+    """`wide`: of a text the least width. `rank`: the columns with the largest leave first. 0: it
+    stays. `cell`: its text. `value`: what it is sorted by, `descends`: the largest first."""
+
+    head: str
+    wide: int
+    rank: int
+    cell: Callable[[Told], str]
+    value: Callable[[Told], float | str | None] = lambda told: None
+    means: str = ""
+    tone: Callable[[Told], Tone] = lambda told: ""
+    text: bool = False
+    descends: bool = False
+
+
+Placed = Sequence[tuple[Column, int]]
+
+
+def placed(columns: Sequence[Column], entries: Sequence[Told], width: int) -> Placed:
+    """The columns that fit, each with its width. A long text takes the room of those that are
+    hardly needed; the others it shares."""
+    wanted = {
+        each: max((cells(plain(each.cell(entry))) for entry in entries if each.text), default=0)
+        for each in columns
+    }
+    left, room = [*columns], width - SIGNS_WIDE
+    for rank in sorted({each.rank for each in columns} - {0}, reverse=True):
+        most = TEXT_CELLS if rank > NEEDED else 0
+        if sum(1 + max(each.wide, min(most, wanted[each])) for each in left) > room:
+            left = [each for each in left if each.rank != rank]
+    widths = {each: each.wide for each in left}
+    free = room - sum(1 + each.wide for each in left)
+    for limit in (TEXT_CELLS, width):
+        for each in left:
+            more = min(free, max(0, min(limit, wanted[each]) - widths[each]))
+            widths[each] += more
+            free -= more
+    return list(widths.items())
+
+
+def heads(columns: Placed, sorted_by: str | None, *, down: bool) -> Line:
+    """The line of heads. That of the sorting column has an arrow."""
+    arrow = "v" if down else "^"
+    names = [f"{each.head}{arrow if each.head == sorted_by else ''}" for each, _ in columns]
+    texts = [
+        fit(name, wide, right=not column.text) + " "
+        for name, (column, wide) in zip(names, columns, strict=True)
+    ]
+    return (Span(" " * SIGNS_WIDE, "head"), *[Span(text, "head") for text in texts])
+
+
+def row(columns: Placed, told: Told, sign: str, *, marked: bool) -> Line:
+    """The line of one entry. A marked one has a `>` before it."""
+    tone: Tone = "bad" if sign == "!" else "warn" if sign else ""
+    spans = [Span(f"{'>' if marked else ' '}{sign or ' '}", "marked" if marked else tone)]
+    for column, wide in columns:
+        text = fit(plain(column.cell(told)), wide, right=not column.text)
+        spans.append(Span(f"{text} ", "marked" if marked else column.tone(told)))
+    return tuple(spans)
