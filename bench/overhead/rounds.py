@@ -1,15 +1,19 @@
-"""The rounds: which load goes through whom, in which order, and what is noted.
+"""What is measured: which loads, how often, through whom, in which order, and what is noted.
 
-Peers alternate, and every round begins with another one, so that what changes
-on the machine during the run changes all of them.
+The default takes some seven minutes with all peers, `quick` three; a quick run shows that
+everything works, its figures are rough. Peers alternate, and every round begins with another one,
+so that what changes on the machine during the run changes all of them.
 """
 
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
+from statistics import median
 from typing import Final
 
+from penstock.bench.client import scraped
 from penstock.bench.meter import peak_memory_of
 from penstock.bench.overhead.loads import (
     FirstByteLoad,
@@ -18,14 +22,14 @@ from penstock.bench.overhead.loads import (
     RequestLoad,
     StreamLoad,
 )
-from penstock.bench.overhead.plan import Plan, Requests, Streams
-from penstock.bench.overhead.results import DIRECT, Results
 from penstock.bench.peers.peer import Running
 from penstock.bench.processes import NotStarted, report_of
 from penstock.bench.report import say
 from penstock.bench.routing.outcome import quantile
-from penstock.bench.scraper import scraped
 
+DIRECT: Final = "direct"
+# Rounds at most of what shows enough in few: one stream, long prompts, thousands of streams.
+RARE: Final = 3
 CLIENT: Final = "penstock.bench.overhead.client"
 CLIENT_S: Final = 60.0
 # Peers of the wide load, beside direct: the measured one and whom it is compared with.
@@ -37,6 +41,136 @@ LOAD_CORE_SHARE_MAX: Final = 0.85
 # A measurement is taken again when others used more than this share of a core
 # during it, as long as the plan has time for repeats.
 OTHERS_SHARE_MAX: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """So many streams open at once, measured in a window of all."""
+
+    metric: str
+    streams: int
+    events_per_s: int
+    ramp_s: float
+    settle_s: float
+    window_s: float
+    rounds: int
+
+    @property
+    def title(self) -> str:
+        many = f"{self.streams:,} stream{'s' if self.streams > 1 else ''}"
+        return f"{many} x {self.events_per_s}/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """So many plain requests a second; `prompt_bytes` of 0 is a short question.
+
+    0 requests a second: a closed loop, in which each answer is followed by the next request.
+    """
+
+    metric: str
+    requests_per_s: int
+    window_s: float
+    rounds: int
+    prompt_bytes: int = 0
+    connections: int = 16
+    settle_s: float = 0.5
+
+    @property
+    def title(self) -> str:
+        if not self.requests_per_s:
+            return f"small JSON request, closed loop of {self.connections}"
+        if not self.prompt_bytes:
+            return "small JSON request"
+        return f"request with a prompt of {self.prompt_bytes // 1_000:,} KB"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes of one run. A round measures every peer once, each time in another order."""
+
+    rounds: int
+    streams: tuple[Streams, ...]
+    requests: tuple[Requests, ...]
+    wide: Streams
+    turns: int = 300
+    repeats_s: float = 30.0  # to take disturbed measurements again
+
+    @property
+    def loads(self) -> tuple[Streams | Requests, ...]:
+        return (*self.streams, *self.requests, self.wide)
+
+    def of_rounds(self, rounds: int) -> "Plan":
+        """The same with other rounds; what takes long is not done more than RARE times."""
+        rare = min(rounds, RARE)
+        return replace(
+            self,
+            rounds=rounds,
+            streams=tuple(
+                replace(each, rounds=rounds if each.streams > 1 else rare) for each in self.streams
+            ),
+            requests=tuple(
+                replace(each, rounds=rare if each.prompt_bytes else rounds)
+                for each in self.requests
+            ),
+            wide=replace(self.wide, rounds=rare),
+        )
+
+
+DEFAULT: Final = Plan(
+    rounds=2,
+    streams=(
+        Streams("stream", 300, 50, ramp_s=1.0, settle_s=0.5, window_s=3.0, rounds=2),
+        Streams("single", 1, 50, ramp_s=0.0, settle_s=0.3, window_s=2.0, rounds=1),
+    ),
+    requests=(
+        Requests("request", 2_000, window_s=2.5, rounds=2),
+        Requests("closed", 0, window_s=1.5, rounds=2),
+        Requests("prompt_2k", 1_000, window_s=1.5, rounds=1, prompt_bytes=2_000),
+        Requests("prompt_220k", 100, window_s=1.5, rounds=1, prompt_bytes=220_000),
+        Requests("prompt_1m", 20, window_s=2.0, rounds=1, prompt_bytes=1_000_000),
+    ),
+    wide=Streams("wide", 2_000, 20, ramp_s=3.0, settle_s=1.0, window_s=4.0, rounds=2),
+)
+QUICK: Final = replace(
+    DEFAULT,
+    rounds=1,
+    streams=tuple(replace(each, rounds=1, window_s=1.5) for each in DEFAULT.streams),
+    requests=tuple(replace(each, rounds=1, window_s=1.0) for each in DEFAULT.requests),
+    wide=replace(DEFAULT.wide, rounds=1, ramp_s=2.0, window_s=1.5),
+    turns=200,
+    repeats_s=8.0,
+)
+
+
+class Results:
+    """Values by metric and subject (a peer, or `direct`: no peer between)."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, list[float]]] = {}
+        self.faults: list[str] = []
+        self.faulty: set[str] = set()
+        """The subjects that had a fault."""
+        self.saturated: list[str] = []
+
+    def fault(self, metric: str, subject: str, what: str) -> None:
+        self.faults.append(f"{metric} through {subject}: {what}")
+        self.faulty.add(subject)
+
+    def add(self, metric: str, subject: str, value: float) -> None:
+        self.values.setdefault(metric, {}).setdefault(subject, []).append(value)
+
+    def rounds(self, metric: str, subject: str) -> list[float]:
+        return self.values.get(metric, {}).get(subject, [])
+
+    def median(self, metric: str, subject: str) -> float | None:
+        values = self.rounds(metric, subject)
+        return median(values) if values else None
+
+    def ratio(self, metric: str, subject: str, other: str) -> float | None:
+        """The quotient of the medians; None when either lacks, or there is nothing to divide by."""
+        above, below = self.median(metric, subject), self.median(metric, other)
+        return above / below if above is not None and below is not None and below > 0 else None
 
 
 def order(names: list[str], number: int) -> list[str]:

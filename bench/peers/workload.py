@@ -13,9 +13,8 @@ from penstock.bench.peers.prompt import Prompt
 from penstock.bench.routing.cell import maker, recorded
 from penstock.bench.routing.experiment import Experiment
 from penstock.bench.routing.generators import GENERATORS
-from penstock.bench.routing.load import fitting
-from penstock.bench.routing.load import speedup as speedup_for
-from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat, fitting
+from penstock.bench.routing.trace import speedup as speedup_for
 from penstock.bench.sim.profiles import GPUS
 
 # How often the length of the piece is fitted to its own work, so that its load is the one asked.

@@ -9,11 +9,10 @@ from typing import Any, Final, Self
 
 import orjson
 
-from penstock.bench.client import Clients, get
+from penstock.bench.client import METRICS, Clients, get, samples
 from penstock.bench.meter import descriptors, resident_bytes
 from penstock.bench.processes import START_S, start_penstock, stop
 from penstock.bench.report import BenchError
-from penstock.bench.scraper import PATH, samples
 
 # What a backend's listing must be when nothing is in flight.
 COUNTS: Final = (
@@ -100,7 +99,7 @@ class ProxyProcess:
 
     async def metrics(self) -> dict[str, float]:
         """Every sample of /metrics by its name and labels."""
-        return samples(await self.ask(PATH))
+        return samples(await self.ask(METRICS))
 
     async def held(self) -> Held:
         tasks = (await self.metrics())["penstock_tasks"]

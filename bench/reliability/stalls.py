@@ -17,15 +17,14 @@ from typing import Final, NamedTuple
 
 import uvloop
 
-from penstock.bench.arguments import count, names
-from penstock.bench.client import HOST, call
+from penstock.bench.arguments import count, names, option
+from penstock.bench.client import HOST, METRICS, call
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
 from penstock.bench.reliability.metered import FLOAT, Meter
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.reliability.shapes import SHAPES
 from penstock.bench.report import BenchError, head, row, verdict
-from penstock.bench.scraper import PATH
 
 MIB: Final = 2**20
 SIZES_MIB: Final = (1, 4, 16, 32)
@@ -55,9 +54,9 @@ class Watcher:
     """The stream beside: how late its events come."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self.writer = writer
+        self._reader, self.writer = reader, writer
         self.longest_s = 0.0
+        writer.write(backend.PACED)
 
     async def watch(self) -> None:
         """Read on until cancelled."""
@@ -67,12 +66,6 @@ class Watcher:
             if found is not None:
                 self.longest_s = max(self.longest_s, now_s - float(found[1]))
         raise BenchError("the stream beside ended")
-
-
-async def _watcher(port: int) -> Watcher:
-    reader, writer = await asyncio.open_connection(HOST, port)
-    writer.write(backend.PACED)
-    return Watcher(reader, writer)
 
 
 def _send(port: int, body: bytes) -> int:
@@ -93,7 +86,7 @@ async def _cause(shape: str, body: bytes, proxy: ProxyProcess) -> None:
     """What may stall: a request, or a scrape of a /metrics that is rendered anew."""
     if shape == SCRAPE:
         await asyncio.sleep(RENDERED_S)
-        await proxy.ask(PATH)
+        await proxy.ask(METRICS)
     elif shape:
         try:
             status = await asyncio.to_thread(_send, proxy.port, body)
@@ -127,7 +120,7 @@ async def measure(
         with server(backend.__name__) as url:
             urls = [url] * BACKENDS
             async with ProxyProcess(urls, module, limits=limits, health=QUIET) as proxy:
-                watcher = await _watcher(proxy.port)
+                watcher = Watcher(*await asyncio.open_connection(HOST, proxy.port))
                 watching = asyncio.create_task(watcher.watch())
                 try:
                     for shape in ("", *shapes):
@@ -178,11 +171,9 @@ async def report(options: Namespace) -> list[str]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    tries = "of a body that is outside (default 3)"
-    parser.add_argument("--rounds", type=count, default=3, help=tries)
     shapes = [*BODIES, SCRAPE]
-    kind = names("shape", shapes)
-    parser.add_argument("--shapes", type=kind, default=",".join(shapes), help="(default all)")
+    option(parser, "--rounds N", count, 3, "tries of a body that is outside")
+    option(parser, "--shapes NAME,…", names("shape", shapes), ",".join(shapes), "which")
 
 
 def run(options: Namespace) -> int:

@@ -25,9 +25,9 @@ def play(
     rule: str,
     profile: str,
     coming: Sequence[Arrival],
-    *,
     backends: int,
     long_engines: int,
+    *,
     admission: bool,
 ) -> dict[str, float]:
     """Play all requests to the end of the last answer. Raises NotStarted."""

@@ -1,4 +1,8 @@
-"""Plays one scenario: starts its servers and a penstock, sends its traffic, reads the verdicts."""
+"""A fleet with one known cause of slowness, and what penstock says of it.
+
+`play` starts the servers and a penstock, sends the traffic and reads the verdicts, over HTTP in
+real time. The truth is written beside each scenario (tests/data/verdict) before it is played.
+"""
 
 import asyncio
 import contextlib
@@ -7,21 +11,87 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 import orjson
 
 from penstock.bench.client import HOST
 from penstock.bench.processes import NotStarted, python, start, stop
-from penstock.bench.verdict.scenario import ONSET_S, WITHIN_S, Scenario, Server, Traffic
 
+# Before this time the fleet has only the traffic that begins at once: it gets warm.
+ONSET_S: Final = 12.0
+# From the onset, the verdict must be right by then.
+WITHIN_S: Final = 20.0
 LOOK_S: Final = 0.5
 START_S: Final = 10.0
-_CLI: Final = "penstock.proxy"
+
+
+class Server(msgspec.Struct, forbid_unknown_fields=True):
+    """`count` simulated servers: options of `penstock sim`. `starts_s`: None if never."""
+
+    profile: str = "8b-1xh100"
+    speedup: float = 1.0
+    kv_tokens: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    api_ms: float = 0.0
+    starts_s: float | None = 0.0
+    stops_s: float | None = None
+    count: int = 1
+
+
+class Traffic(msgspec.Struct, forbid_unknown_fields=True):
+    """Requests of one tenant, at random times. Sizes are drawn evenly between their bounds.
+
+    `prefix_tokens`: so many of each prompt are the same for all of this traffic.
+    `read_bytes_per_s`: how fast its clients read. None: at once.
+    """
+
+    rate_per_s: float
+    prompt_tokens: tuple[int, int] = (200, 400)
+    answer_tokens: tuple[int, int] = (20, 60)
+    tenant: str = "app"
+    session: str | None = None
+    prefix_tokens: int = 0
+    choices: int = 1
+    stream: bool = True
+    read_bytes_per_s: float | None = None
+    from_s: float = 0.0
+    until_s: float = inf
+
+
+class Fault(msgspec.Struct, forbid_unknown_fields=True):
+    """A fault of `/sim/faults` that a server has from then on."""
+
+    at_s: float
+    server: int
+    options: dict[str, Any]
+
+
+class Scenario(msgspec.Struct, forbid_unknown_fields=True):
+    """`truth`: the kinds that are right, the best one first. `tenant`: whom it must name, too.
+
+    `config`: further keys of the configuration; `pool`: further keys of the pool.
+    """
+
+    name: str
+    truth: tuple[str, ...]
+    servers: list[Server]
+    traffic: list[Traffic]
+    faults: list[Fault] = []
+    config: dict[str, Any] = {}
+    pool: dict[str, Any] = {}
+    tenant: str = ""
+    length_s: float = ONSET_S + WITHIN_S + 3.0
+
+    def __post_init__(self) -> None:
+        self.servers = [each for each in self.servers for _ in range(each.count)]
 
 
 @dataclass(slots=True)
@@ -98,7 +168,9 @@ class Stage:
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         log = (self._folder / "log").open("ab")
-        return start(python(_CLI, *arguments), stdout=subprocess.DEVNULL, stderr=log.fileno())
+        return start(
+            python("penstock.proxy", *arguments), stdout=subprocess.DEVNULL, stderr=log.fileno()
+        )
 
     def _config(self) -> dict[str, Any]:
         scenario = self._scenario
@@ -206,7 +278,7 @@ async def _happen(
             events.append((server.starts_s, number, "start"))
         if server.stops_s is not None:
             events.append((server.stops_s, number, "stop"))
-    events += [(each.at_s, each.server, dict(each.options)) for each in scenario.faults]
+    events += [(each.at_s, each.server, each.options) for each in scenario.faults]
     for at_s, number, what in sorted(events, key=lambda each: each[0]):
         await asyncio.sleep(max(0.0, began_s + at_s - monotonic()))
         if what == "start":

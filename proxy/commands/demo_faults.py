@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from penstock.bench.sim.faults import FaultKind
-from penstock.bench.sim.manner import Manner, Span
+from penstock.bench.sim.job import Manner, Span
 from penstock.bench.sim.profiles import PROFILES, Profile
 from penstock.bench.sim.server import SimServer
 

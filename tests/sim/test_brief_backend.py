@@ -4,11 +4,10 @@ from random import Random
 
 import pytest
 
-from penstock.bench.routing.adversity import Adversity
 from penstock.bench.routing.cell import maker
-from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.experiment import Adversity, Experiment
 from penstock.bench.routing.generators import uniform
-from penstock.bench.routing.load import fitting, speedup
+from penstock.bench.routing.trace import fitting, speedup
 from penstock.bench.sim.profiles import GPUS
 
 GPU = GPUS["70b-4xh100"]

@@ -9,15 +9,12 @@ import pytest
 
 from penstock.bench import meter
 from penstock.bench.overhead import answers, history
+from penstock.bench.overhead.backend import Wheel
 from penstock.bench.overhead.cli import report
-from penstock.bench.overhead.histogram import Histogram
+from penstock.bench.overhead.client import Histogram, fault_of
 from penstock.bench.overhead.loads import LoadReport, StreamLoad
-from penstock.bench.overhead.plan import DEFAULT, QUICK, Plan
-from penstock.bench.overhead.results import DIRECT, Results
-from penstock.bench.overhead.rounds import order
-from penstock.bench.overhead.streams import fault_of
+from penstock.bench.overhead.rounds import DEFAULT, DIRECT, QUICK, Plan, Results, order
 from penstock.bench.overhead.table import Row, cell, ratio_cell, table
-from penstock.bench.overhead.wheel import Wheel
 from penstock.bench.peers.field import Peer
 from penstock.bench.report import BenchError
 

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from penstock.bench.overload.baseline import FILE, Row, read, write
-from penstock.bench.overload.panel import SCENES
-from penstock.bench.overload.scene import RULES
+from penstock.bench.overload.panel import FILE, SCENES, Row, read, write
+from penstock.bench.overload.scenes import RULES
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

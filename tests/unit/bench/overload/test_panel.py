@@ -7,14 +7,11 @@ import pytest
 
 from penstock.bench.cli import main
 from penstock.bench.overload import panel
-from penstock.bench.overload.baseline import Row, read
-from penstock.bench.overload.calls import Clients
+from penstock.bench.overload.calls import Clients, Open
 from penstock.bench.overload.mixes import H100
-from penstock.bench.overload.ordinary import CHATS, ORDINARY
-from penstock.bench.overload.pressed import PRESSED
-from penstock.bench.overload.scene import HIGH, Scene
-from penstock.bench.overload.site import Site
-from penstock.bench.overload.source import Open
+from penstock.bench.overload.panel import Row, read
+from penstock.bench.overload.scenes import CHATS, HIGH, ORDINARY, PRESSED, Scene
+from penstock.bench.overload.world import Site
 from penstock.bench.report import BenchError
 
 ONE = Site((H100,))
