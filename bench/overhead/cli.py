@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from penstock.bench.arguments import count, nonnegative, option
 from penstock.bench.overhead import history
-from penstock.bench.overhead.rounds import DEFAULT, DIRECT, QUICK, Plan, Results, Rounds
+from penstock.bench.overhead.loads import DEFAULT, QUICK, Plan
+from penstock.bench.overhead.rounds import DIRECT, Results, Rounds
 from penstock.bench.overhead.table import MEASURED, table
 from penstock.bench.peers.field import Peer, peers, start_all
 from penstock.bench.peers.peer import Running

@@ -8,7 +8,6 @@ so that what changes on the machine during the run changes all of them.
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import ceil
 from statistics import median
 from typing import Final
@@ -19,8 +18,10 @@ from penstock.bench.overhead.loads import (
     FirstByteLoad,
     FirstByteReport,
     LoadReport,
+    Plan,
     RequestLoad,
     StreamLoad,
+    changed,
 )
 from penstock.bench.peers.peer import Running
 from penstock.bench.processes import NotStarted, report_of
@@ -28,8 +29,6 @@ from penstock.bench.report import say
 from penstock.bench.routing.outcome import quantile
 
 DIRECT: Final = "direct"
-# Rounds at most of what shows enough in few: one stream, long prompts, thousands of streams.
-RARE: Final = 3
 CLIENT: Final = "penstock.bench.overhead.client"
 CLIENT_S: Final = 60.0
 # Peers of the wide load, beside direct: the measured one and whom it is compared with.
@@ -41,106 +40,6 @@ LOAD_CORE_SHARE_MAX: Final = 0.85
 # A measurement is taken again when others used more than this share of a core
 # during it, as long as the plan has time for repeats.
 OTHERS_SHARE_MAX: Final = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """So many streams open at once, measured in a window of all."""
-
-    metric: str
-    streams: int
-    events_per_s: int
-    ramp_s: float
-    settle_s: float
-    window_s: float
-    rounds: int
-
-    @property
-    def title(self) -> str:
-        many = f"{self.streams:,} stream{'s' if self.streams > 1 else ''}"
-        return f"{many} x {self.events_per_s}/s"
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """So many plain requests a second; `prompt_bytes` of 0 is a short question.
-
-    0 requests a second: a closed loop, in which each answer is followed by the next request.
-    """
-
-    metric: str
-    requests_per_s: int
-    window_s: float
-    rounds: int
-    prompt_bytes: int = 0
-    connections: int = 16
-    settle_s: float = 0.5
-
-    @property
-    def title(self) -> str:
-        if not self.requests_per_s:
-            return f"small JSON request, closed loop of {self.connections}"
-        if not self.prompt_bytes:
-            return "small JSON request"
-        return f"request with a prompt of {self.prompt_bytes // 1_000:,} KB"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Sizes of one run. A round measures every peer once, each time in another order."""
-
-    rounds: int
-    streams: tuple[Streams, ...]
-    requests: tuple[Requests, ...]
-    wide: Streams
-    turns: int = 300
-    repeats_s: float = 30.0  # to take disturbed measurements again
-
-    @property
-    def loads(self) -> tuple[Streams | Requests, ...]:
-        return (*self.streams, *self.requests, self.wide)
-
-    def of_rounds(self, rounds: int) -> "Plan":
-        """The same with other rounds; what takes long is not done more than RARE times."""
-        rare = min(rounds, RARE)
-        return replace(
-            self,
-            rounds=rounds,
-            streams=tuple(
-                replace(each, rounds=rounds if each.streams > 1 else rare) for each in self.streams
-            ),
-            requests=tuple(
-                replace(each, rounds=rare if each.prompt_bytes else rounds)
-                for each in self.requests
-            ),
-            wide=replace(self.wide, rounds=rare),
-        )
-
-
-DEFAULT: Final = Plan(
-    rounds=2,
-    streams=(
-        Streams("stream", 300, 50, ramp_s=1.0, settle_s=0.5, window_s=3.0, rounds=2),
-        Streams("single", 1, 50, ramp_s=0.0, settle_s=0.3, window_s=2.0, rounds=1),
-    ),
-    requests=(
-        Requests("request", 2_000, window_s=2.5, rounds=2),
-        Requests("closed", 0, window_s=1.5, rounds=2),
-        Requests("prompt_2k", 1_000, window_s=1.5, rounds=1, prompt_bytes=2_000),
-        Requests("prompt_220k", 100, window_s=1.5, rounds=1, prompt_bytes=220_000),
-        Requests("prompt_1m", 20, window_s=2.0, rounds=1, prompt_bytes=1_000_000),
-    ),
-    wide=Streams("wide", 2_000, 20, ramp_s=3.0, settle_s=1.0, window_s=4.0, rounds=2),
-)
-QUICK: Final = replace(
-    DEFAULT,
-    rounds=1,
-    streams=tuple(replace(each, rounds=1, window_s=1.5) for each in DEFAULT.streams),
-    requests=tuple(replace(each, rounds=1, window_s=1.0) for each in DEFAULT.requests),
-    wide=replace(DEFAULT.wide, rounds=1, ramp_s=2.0, window_s=1.5),
-    turns=200,
-    repeats_s=8.0,
-)
 
 
 class Results:
@@ -206,7 +105,7 @@ class Rounds:
         self._memory("wide_memory_mib", wide)
         return self.results
 
-    def _each(self, what: Streams | Requests, labels: Sequence[str]) -> None:
+    def _each(self, what: StreamLoad | RequestLoad, labels: Sequence[str]) -> None:
         for number in range(what.rounds):
             for label in order(list(labels), number):
                 say(f"{what.metric}, round {number + 1} of {what.rounds}: {label}")
@@ -219,7 +118,7 @@ class Rounds:
                 except (NotStarted, ProcessLookupError, OSError) as error:
                     self.results.fault(what.metric, label, str(error))
 
-    def _measure(self, what: Streams | Requests, label: str) -> bool:
+    def _measure(self, what: StreamLoad | RequestLoad, label: str) -> bool:
         """One window; False when it is better taken again."""
         load = self._load(what, label)
         wide = what is self._plan.wide
@@ -235,32 +134,14 @@ class Rounds:
                 self.results.add(f"wide_late_{percent}_ms", label, value)
         return True
 
-    def _load(self, what: Streams | Requests, label: str) -> StreamLoad | RequestLoad:
+    def _load(self, what: StreamLoad | RequestLoad, label: str) -> StreamLoad | RequestLoad:
         """What the client is told, no more than the peer can carry."""
         peer = self._peers.get(label)
-        share = peer.load_share if peer else 1.0
-        exact = not (peer and peer.rewrites)
-        if isinstance(what, Requests):
-            return RequestLoad(
-                port=self._port(label),
-                cpu_of=self._pids(label),
-                connections=what.connections,
-                requests_per_s=ceil(share * what.requests_per_s),
-                settle_s=what.settle_s,
-                window_s=what.window_s,
-                prompt_bytes=what.prompt_bytes,
-                exact=exact,
-            )
-        return StreamLoad(
-            port=self._port(label),
-            cpu_of=self._pids(label),
-            streams=max(1, round(share * what.streams)),
-            events_per_s=what.events_per_s,
-            ramp_s=what.ramp_s,
-            settle_s=what.settle_s,
-            window_s=what.window_s,
-            exact=exact,
-        )
+        share, exact = (peer.load_share, not peer.rewrites) if peer else (1.0, True)
+        through = changed(what, port=self._port(label), cpu_of=self._pids(label), exact=exact)
+        if isinstance(through, RequestLoad):
+            return changed(through, requests_per_s=ceil(share * through.requests_per_s))
+        return changed(through, streams=max(1, round(share * through.streams)))
 
     def _first_byte(self, number: int) -> None:
         """Each peer beside direct alone: in a turn of all, each would evict the others' code."""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.bench.overhead.rounds import DIRECT, Plan, Results
+from penstock.bench.overhead.loads import Plan
+from penstock.bench.overhead.rounds import DIRECT, Results
 from penstock.bench.report import head, row
 
 # The measured one over each of these.

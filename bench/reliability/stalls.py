@@ -1,4 +1,4 @@
-"""`penstock bench stalls`: how long one body, or a scrape, holds up the streams of all others.
+"""`penstock bench stalls`: how long one body holds up the streams of all others.
 
 The proxy meters the turns of its loop while one body after another comes, of every shape that is
 dear to read. What counts is the longest turn in the loop's own CPU time, so that a busy machine is
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import uvloop
 
 from penstock.bench.arguments import count, names, option
-from penstock.bench.client import HOST, METRICS, call
+from penstock.bench.client import HOST, call
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
 from penstock.bench.reliability.metered import FLOAT, Meter
@@ -35,11 +35,7 @@ SLACK_BYTES: Final = 65_536
 ANSWER_S: Final = 60.0
 # Sent in chunks of a byte each: it holds a sixth of its size.
 CHUNKS: Final = "chunks of a byte"
-# No body: /metrics is asked for once.
-SCRAPE: Final = "a scrape"
-# A rendered /metrics is kept a second.
-RENDERED_S: Final = 1.1
-# Names of one server, so that a scrape has as much to tell as of a fleet.
+# Names of one server.
 BACKENDS: Final = 64
 _CHUNKED_END: Final = b'19\r\n{"model":"m","prompt":""}\r\n0\r\n\r\n'
 BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _CHUNKED_END}
@@ -82,27 +78,19 @@ class Stall(NamedTuple):
     beside_ms: float
 
 
-async def _cause(shape: str, body: bytes, proxy: ProxyProcess) -> None:
-    """What may stall: a request, or a scrape of a /metrics that is rendered anew."""
-    if shape == SCRAPE:
-        await asyncio.sleep(RENDERED_S)
-        await proxy.ask(METRICS)
-    elif shape:
-        try:
-            status = await asyncio.to_thread(_send, proxy.port, body)
-        except OSError as error:
-            raise BenchError(f"{shape} was not answered: {error}") from None
-        if status not in ANSWERS:
-            raise BenchError(f"{shape} was answered {status}")
-
-
 async def _beside(
     shape: str, body: bytes, proxy: ProxyProcess, meter: Meter, watcher: Watcher
 ) -> Stall:
     await asyncio.sleep(SETTLE_S)
     watcher.longest_s = 0.0
     meter.reset()
-    await _cause(shape, body, proxy)
+    if shape:
+        try:
+            status = await asyncio.to_thread(_send, proxy.port, body)
+        except OSError as error:
+            raise BenchError(f"{shape} was not answered: {error}") from None
+        if status not in ANSWERS:
+            raise BenchError(f"{shape} was answered {status}")
     await asyncio.sleep(SETTLE_S)
     return Stall(meter.longest_s * 1e3, watcher.longest_s * 1e3)
 
@@ -126,7 +114,7 @@ async def measure(
                     for shape in ("", *shapes):
                         stalls = [
                             await _least(shape, size, rounds, proxy, meter, watcher)
-                            for size in (sizes_mib[:1] if shape == SCRAPE else sizes_mib)
+                            for size in sizes_mib
                         ]
                         yield shape or "(no body)", stalls
                 finally:  # before the proxy leaves, whose last word would hide why
@@ -160,10 +148,9 @@ async def report(options: Namespace) -> list[str]:
     heads = [f"{size} MiB (<= {bound_ms(size):g})" for size in SIZES_MIB]
     print(head("longest turn, and stall beside, ms", *heads, "inside"))
     async for shape, stalls in measure(options.shapes, options.rounds):
-        pairs = zip(stalls, SIZES_MIB, strict=False)  # a scrape has one size
+        pairs = zip(stalls, SIZES_MIB, strict=True)
         inside = all(stall.own_ms <= bound_ms(size_mib) for stall, size_mib in pairs)
         cells = [f"{stall.own_ms:.1f}, {stall.beside_ms:.1f}" for stall in stalls]
-        cells += ["-"] * (len(SIZES_MIB) - len(cells))
         print(row(shape, *cells, "yes" if inside else "NO"), flush=True)
         if not inside:
             failures.append(f"{shape}: a turn is outside its bound")
@@ -171,9 +158,8 @@ async def report(options: Namespace) -> list[str]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    shapes = [*BODIES, SCRAPE]
     option(parser, "--rounds N", count, 3, "tries of a body that is outside")
-    option(parser, "--shapes NAME,…", names("shape", shapes), ",".join(shapes), "which")
+    option(parser, "--shapes NAME,…", names("shape", BODIES), ",".join(BODIES), "which")
 
 
 def run(options: Namespace) -> int:

@@ -38,7 +38,7 @@ SCRAPE_S: Final = 2.0
 SLOW_START_S: Final = 30.0
 
 # Of the logarithm of estimate / truth: a median error of 6.5 % is 0.0963 for a normal law
-# (bench/RESULTS.md, estimators; the tails there are longer).
+# (bench/history/2026-11.md, estimators; the tails there are longer).
 ESTIMATE_SIGMA: Final = 0.0963
 # About what an engine takes to start again with its weights in memory.
 OUT_S: Final = 20.0

@@ -37,7 +37,7 @@ SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. `load`: 1.0 fills the engines (`bench/routing/load.py`)."""
+    """One run. `load`: 1.0 fills the engines (`bench/routing/trace.py`)."""
 
     load: float
     long_engines: int

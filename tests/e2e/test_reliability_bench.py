@@ -44,8 +44,8 @@ async def test_stalled_readers_take_bounded_memory_and_are_dropped() -> None:
     assert figures.each_bytes > 50 * slow.KIB
 
 
-async def test_bodies_of_any_shape_and_framing_and_scrapes_are_answered_and_metered() -> None:
-    shapes = ["options", stalls.CHUNKS, stalls.SCRAPE]
+async def test_bodies_of_any_shape_and_framing_are_answered_and_metered() -> None:
+    shapes = ["options", stalls.CHUNKS]
     rows = [row async for row in stalls.measure(shapes, 1, (1,))]
     assert [name for name, _ in rows] == ["(no body)", *shapes]
     assert all(stall.own_ms > 0 and stall.beside_ms > 0 for _, (stall,) in rows)
