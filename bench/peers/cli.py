@@ -20,9 +20,8 @@ from penstock.bench.peers.cell import Cell, measure
 from penstock.bench.peers.field import Peer, peers, start_all
 from penstock.bench.peers.fleet import Fleet
 from penstock.bench.peers.peer import Running
-from penstock.bench.peers.prompt import Prompt
 from penstock.bench.peers.report import both_table, peers_table
-from penstock.bench.peers.workload import Workload
+from penstock.bench.peers.workload import Prompt, Workload
 from penstock.bench.report import machine, save, say
 from penstock.bench.routing.cell import workload
 from penstock.bench.routing.generators import GENERATORS
