@@ -161,7 +161,7 @@ aborts: $(BENCH_IN).venv/installed  ## 12,500 clients leave, in every phase: how
 slow: $(BENCH_IN).venv/installed  ## 1,000 slow heads, slow bodies and stalled readers; six minutes; ARGS="--rounds 1 --body-s 10"
 	$(BENCH_IN).venv/bin/penstock bench slow $(ARGS)
 
-stalls: $(BENCH_IN).venv/installed  ## how long one body of 1 to 32 MiB, of every costly shape, or a scrape delays other streams; ARGS="--rounds 9"
+stalls: $(BENCH_IN).venv/installed  ## how long one body of 1 to 32 MiB, of every costly shape, delays other streams; ARGS="--rounds 9"
 	$(BENCH_IN).venv/bin/penstock bench stalls $(ARGS)
 
 scrapes: $(BENCH_IN).venv/installed  ## what scrapes of /metrics with 1,000 backends add to the gaps of a stream; five minutes; ARGS="--scrapes 5"

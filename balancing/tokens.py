@@ -6,8 +6,8 @@ model from `usage.prompt_tokens`:
 
 - by bytes: `measure` counts kinds of bytes in a sample. Tokenizers cut text at the places that it
   counts (words, digits, punctuation). So two costs fit prose, code, JSON and Chinese at once: the
-  median error is 3-11 %. A ratio of bytes for each class of text had 7-20 % (`penstock bench
-  estimators`).
+  median error is 3-11 %. A ratio of bytes for each class of text had 7-20 %
+  (bench/history/2026-11.md).
 - exactly, if a tokenizer is configured: the tokens of the text and its number of turns. The cost of
   a turn is what the chat template adds.
 

@@ -1,11 +1,40 @@
-"""The kinds of arguments that benchmarks take, for argparse."""
+"""What benchmarks take on their command lines: options of one shape, and kinds of values."""
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Collection
 from math import inf
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def option(parser: ArgumentParser, name: str, kind: Any, default: Any, text: str) -> None:
+    """An option. `name`: `--flag METAVAR`; `kind`: a function, a choice of names, or bool.
+
+    Its default stands in the help, unless there is none.
+    """
+    flag, _, metavar = name.partition(" ")
+    if default is not None:
+        text = f"{text} (default {default})".lstrip()
+    text = text.replace("%", "%%")
+    if kind is bool:
+        parser.add_argument(flag, action="store_true", help=text)
+        return
+    how = {"type": kind, "metavar": metavar or None} if callable(kind) else {"choices": kind}
+    parser.add_argument(flag, default=default, help=text, **how)
+
+
+def options_of_runs(parser: ArgumentParser, seeds: int) -> None:
+    """How many runs of each cell, how many at once, and where their figures go."""
+    option(parser, "--seeds K", count, seeds, "runs of each cell")
+    options_of_jobs(parser)
+
+
+def options_of_jobs(parser: ArgumentParser) -> None:
+    """The same, where a run has another name."""
+    option(parser, "--jobs J", count, 2, "at once")
+    option(parser, "--json OUT", Path, None, "write all cells")
 
 
 def count(text: str) -> int:
@@ -15,25 +44,26 @@ def count(text: str) -> int:
 
 
 def share(text: str) -> float:
-    value = _finite(text)
-    if value is None or not 0 <= value <= 1:
-        raise ArgumentTypeError("a number from 0 to 1")
-    return value
+    return _within(text, 0.0, 1.0, "a number from 0 to 1")
 
 
 def nonnegative(text: str) -> float:
     """A finite number of at least 0."""
-    value = _finite(text)
-    if value is None or value < 0:
-        raise ArgumentTypeError("a number, at least 0")
-    return value
+    return _within(text, 0.0, inf, "a number, at least 0")
 
 
 def positive(text: str) -> float:
     """A finite number above 0."""
-    value = _finite(text)
-    if value is None or value <= 0:
-        raise ArgumentTypeError("a number above 0")
+    return _within(text, 0.0, inf, "a number above 0", above=True)
+
+
+def _within(text: str, least: float, most: float, told: str, *, above: bool = False) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -inf
+    if not least <= value <= most or value == inf or (above and value == least):
+        raise ArgumentTypeError(told)
     return value
 
 
@@ -51,11 +81,3 @@ def names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
         return text
 
     return listed(name)
-
-
-def _finite(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if -inf < value < inf else None

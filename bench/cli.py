@@ -27,14 +27,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "judge": ("judge", "vLLM's own benchmark client through penstock"),
     "decision": ("decision", "CPU of one choice (reading, hashing, choosing) and the index's size"),
     "waiting": ("waiting", "CPU of requests that wait: entering, a look at them, leaving"),
-    "estimators": ("estimator_error", "estimated and real prompt tokens, on four classes of text"),
-    "soak": (
-        "reliability.soak",
-        "load with leaving clients and failing servers; nothing may remain",
-    ),
+    "soak": ("reliability.soak", "load, leaving clients and failing servers; nothing may remain"),
     "aborts": ("reliability.aborts", "time from a client's leaving until its backend is free"),
     "slow": ("reliability.slow", "slow senders and readers: memory, and what they cost others"),
-    "stalls": ("reliability.stalls", "how long one body, or a scrape, holds up all other streams"),
+    "stalls": ("reliability.stalls", "how long one body holds up all other streams"),
     "bodies": ("reliability.bodies", "the memory that many large bodies take, and what is left"),
     "scrapes": ("reliability.scrapes", "what scrapes of 1,000 backends add to a stream's gaps"),
 }

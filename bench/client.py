@@ -1,15 +1,19 @@
 """The client of the benchmarks: a connection that keeps an answer's framing visible, and a pool.
 
 HTTP libraries hide whether a body ended or was cut, and when its parts came; here that is the
-question. What is not measured is asked with `call`, which blocks.
+question. What is not measured is asked with `call`, which blocks. `scraped` asks for /metrics
+beside a load once a second, as Prometheus would do.
 """
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
+from threading import Event, Thread
 from time import monotonic
 from types import MappingProxyType
 from typing import Final, Self, cast
@@ -20,6 +24,8 @@ import httptools
 from penstock.bench.report import BenchError
 
 HOST: Final = "127.0.0.1"
+METRICS: Final = "/metrics"
+EVERY_S: Final = 1.0
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -65,7 +71,7 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, None)
         self._parser = httptools.HttpResponseParser(self)
-        self._answer = Answer()
+        self.answer = Answer()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._kept = False
@@ -80,7 +86,7 @@ class ClientConnection(asyncio.Protocol):
         """Send a request; returns when its answer has ended or the connection has."""
         self.send(request)
         await self.ended()
-        return self._answer
+        return self.answer
 
     async def ended(self) -> None:
         """Wait until the answer has ended, or the connection has."""
@@ -88,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
 
     def send(self, request: bytes) -> None:
         """Send a request without waiting for what comes."""
-        self._answer = Answer()
+        self.answer = Answer()
         self._over = self._loop.create_future()
         if self.open:
             self._transport.write(request)
@@ -100,12 +106,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(data)
 
     @property
-    def answer(self) -> Answer:
-        return self._answer
-
-    @property
     def reusable(self) -> bool:
-        return self.open and self._answer.ended and self._kept
+        return self.open and self.answer.ended and self._kept
 
     def leave(self, way: Way) -> None:
         """Leave; after a half-close the proxy is who closes."""
@@ -129,13 +131,13 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        answer = self._answer
+        answer = self.answer
         before = len(answer.body)
         now_s = monotonic()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._answer.ended = False
+            self.answer.ended = False
             self._transport.abort()
         if len(answer.body) > before:
             answer.reads.append((now_s, len(answer.body)))
@@ -147,16 +149,16 @@ class ClientConnection(asyncio.Protocol):
             self._over.set_result(None)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self._answer.status = self._parser.get_status_code()
+        self.answer.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        self._answer.body += body
+        self.answer.body += body
 
     def on_message_complete(self) -> None:
-        self._answer.ended = True
+        self.answer.ended = True
         self._kept = self._parser.should_keep_alive()  # known now only: the parser forgets it
         if not self._over.done():
             self._over.set_result(None)
@@ -232,3 +234,32 @@ def call(
         raise ConnectionError(repr(error)) from None
     finally:
         connection.close()
+
+
+def samples(text: bytes | bytearray) -> dict[str, float]:
+    """Every sample by its name and labels, as they are spelt there."""
+    pairs = (line.rpartition(" ") for line in text.decode().splitlines() if line[:1] != "#")
+    return {name: float(value) for name, _, value in pairs}
+
+
+@contextmanager
+def scraped(port: int | None) -> Iterator[None]:
+    """Scrape this port meanwhile; None has no metrics."""
+    if port is None:
+        yield
+        return
+    over = Event()
+
+    def scrape() -> None:
+        while not over.wait(EVERY_S):
+            # What the peer does to its streams meanwhile is what counts.
+            with contextlib.suppress(OSError):
+                call(port, "GET", METRICS, within_s=5.0)
+
+    thread = Thread(target=scrape, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

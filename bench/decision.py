@@ -27,7 +27,7 @@ from penstock.balancing.prefix_cache.blocks import prompt_blocks
 from penstock.balancing.prefix_cache.index import BLOCKS_PRIOR, PrefixIndex
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
-from penstock.bench.arguments import count, listed
+from penstock.bench.arguments import count, listed, option
 from penstock.bench.report import head, row
 
 PATH: Final = "/v1/chat/completions"
@@ -136,6 +136,5 @@ def _text(size: int, rng: Random) -> str:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--backends", type=listed(count), default="1,8,64,1000", metavar="N,…", help="how many")
-    add("--tokens", type=count, default=16_000, metavar="N", help="of the prompt (default 16000)")
+    option(parser, "--backends N,…", listed(count), "1,8,64,1000", "how many")
+    option(parser, "--tokens N", count, 16_000, "of the prompt")

@@ -11,13 +11,12 @@ import subprocess
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from penstock.balancing.policies import POLICIES
-from penstock.bench.arguments import count
+from penstock.bench.arguments import count, option
+from penstock.bench.peers.field import start_penstock
 from penstock.bench.peers.fleet import Fleet
-from penstock.bench.peers.ours import start_penstock
 from penstock.bench.peers.peer import MODEL, url
 from penstock.bench.processes import stop
 from penstock.bench.report import BenchError
@@ -32,22 +31,9 @@ ENVIRONMENT: Final = {
     "OPENAI_API_KEY": "none",
 }
 LOAD: Final = (
-    "--dataset-name",
-    "prefix_repetition",
-    "--num-prompts",
-    "400",
-    "--request-rate",
-    "20",
-)
-SIZES: Final = (
-    "--prefix-repetition-prefix-len",
-    "512",
-    "--prefix-repetition-suffix-len",
-    "128",
-    "--prefix-repetition-num-prefixes",
-    "16",
-    "--prefix-repetition-output-len",
-    "32",
+    *("--dataset-name", "prefix_repetition", "--num-prompts", "400", "--request-rate", "20"),
+    *("--prefix-repetition-prefix-len", "512", "--prefix-repetition-suffix-len", "128"),
+    *("--prefix-repetition-num-prefixes", "16", "--prefix-repetition-output-len", "32"),
 )
 
 
@@ -56,9 +42,8 @@ def run(options: Namespace) -> int:
     if not (options.vllm / "bin" / "vllm").exists():
         raise BenchError(f"no bin/vllm in {options.vllm}")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
         fleet = stack.enter_context(Fleet(options.servers, options.profile, 1.0))
-        penstock = start_penstock(fleet.ports, folder, options.policy)
+        penstock = start_penstock(fleet.ports, options.policy)
         stack.callback(stop, penstock.process)
         command = _command(options, fleet.ports[0] if options.direct else penstock.port)
         print(f"$ {shlex.join(command)}", flush=True)
@@ -72,7 +57,7 @@ def run(options: Namespace) -> int:
 def _command(options: Namespace, port: int) -> list[str]:
     command = [str(options.vllm / "bin" / "vllm"), "bench", "serve", "--backend", "openai-chat"]
     command += ["--base-url", url(port), "--endpoint", "/v1/chat/completions"]
-    command += ["--model", MODEL, "--tokenizer", str(options.tokenizer), *LOAD, *SIZES]
+    command += ["--model", MODEL, "--tokenizer", str(options.tokenizer), *LOAD]
     return [*command, "--disable-tqdm", "--percentile-metrics", "ttft,itl,e2el", *options.more]
 
 
@@ -80,8 +65,8 @@ def arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--vllm", type=Path, required=True, metavar="FOLDER", help="an environment with vLLM")
     add("--tokenizer", type=Path, required=True, metavar="FOLDER", help="a model's folder")
-    add("--policy", choices=POLICIES, default="token_cost")
-    add("--servers", type=count, default=4, metavar="N", help="simulated servers (default 4)")
-    add("--profile", choices=GPUS, default="8b-1xh100", help="of each (default 8b-1xh100)")
-    add("--direct", action="store_true", help="straight to the first server, without penstock")
+    option(parser, "--policy", POLICIES, "token_cost", "of penstock")
+    option(parser, "--servers N", count, 4, "simulated servers")
+    option(parser, "--profile", GPUS, "8b-1xh100", "of each")
+    option(parser, "--direct", bool, None, "straight to the first server, without penstock")
     add("more", nargs="*", help="after `--`: further options of `vllm bench serve`")

@@ -1,15 +1,19 @@
-"""What benchmarks print: tables in Markdown, progress, failures; and what they save."""
+"""What benchmarks compute, print and save: cells, tables in Markdown, progress, failures."""
 
 import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+
+C = TypeVar("C")
+R = TypeVar("R")
 
 
 class BenchError(Exception):
@@ -26,9 +30,26 @@ def head(*titles: str) -> str:
     return f"{row(*titles)}\n|---|{'---:|' * (len(titles) - 1)}"
 
 
+def short(value: float) -> str:
+    """A figure in a table."""
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"
+
+
 def say(text: str) -> None:
     """Tell how far a run is, beside its output."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def computed(
+    work: Callable[[C], R], cells: Sequence[C], jobs: int, name: Callable[[C], str]
+) -> dict[C, R]:
+    """What each cell gives, `jobs` at once; each is told of when it is there."""
+    found: dict[C, R] = {}
+    with ProcessPoolExecutor(jobs) as pool:
+        for cell, result in zip(cells, pool.map(work, cells), strict=True):
+            say(name(cell))
+            found[cell] = result
+    return found
 
 
 def machine(sharing: str) -> str:

@@ -23,17 +23,20 @@ from typing import Any, Final
 import orjson
 import uvloop
 
-from penstock.bench.arguments import count
-from penstock.bench.client import Clients, get, post
-from penstock.bench.engine_requests import Request, burst, ids_of, poisson, prefixes, text_of
+from penstock.bench.arguments import count, option
+from penstock.bench.client import METRICS, Clients, get, post, samples
 from penstock.bench.report import BenchError, head, row, say
-from penstock.bench.scraper import PATH, samples
 from penstock.bench.sim.profiles import Profile
 from penstock.bench.sim.server import SimServer
 
 SAMPLE_S: Final = 0.1
 RUN_S: Final = 600.0
 SIM_MODEL: Final = "sim-model"
+# Numbers of requests are their text: no two loads have one in common.
+BURST: Final = 10_000
+OPEN: Final = 20_000
+
+
 _METRICS: Final = {
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting",
@@ -43,6 +46,59 @@ _METRICS: Final = {
     "queries": "vllm:prefix_cache_queries_total",
     "hits": "vllm:prefix_cache_hits_total",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. Prompts of the same `group` begin with the same `shared_tokens`."""
+
+    number: int
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    group: int = -1
+    shared_tokens: int = 0
+
+    def words(self) -> list[int]:
+        """Its tokens, as numbers below 2**12 that say which are the same."""
+        shared, own = Random(f"group {self.group}"), Random(f"request {self.number}")
+        head = [shared.randrange(16, 4_000) for _ in range(self.shared_tokens)]
+        return head + [own.randrange(16, 4_000) for _ in range(self.prompt_tokens - len(head))]
+
+
+def ids_of(request: Request) -> list[int]:
+    """The prompt for a real server: token ids, so that no tokenizer decides how many."""
+    return request.words()
+
+
+def text_of(request: Request) -> str:
+    """The prompt for a simulated one, which counts four bytes a token."""
+    return "".join(f"{word:04d}" for word in request.words())
+
+
+def burst(rng: Random) -> list[Request]:
+    return [
+        Request(BURST + n, n * 0.002, rng.randint(64, 1_400), rng.randint(16, 400))
+        for n in range(64)
+    ]
+
+
+def prefixes(rng: Random) -> list[Request]:
+    weights = [1.0 / rank for rank in range(1, 97)]
+    groups = rng.choices(range(96), weights, k=240)
+    return [
+        Request(n, 0.0, 512 + rng.randint(20, 120), 4, group, 512) for n, group in enumerate(groups)
+    ]
+
+
+def poisson(rng: Random, per_s: float, length_s: float) -> list[Request]:
+    requests: list[Request] = []
+    at_s = rng.expovariate(per_s)
+    while at_s < length_s:
+        sizes = rng.randint(50, 800), rng.randint(10, 100)
+        requests.append(Request(OPEN + len(requests), at_s, *sizes))
+        at_s += rng.expovariate(per_s)
+    return requests
 
 
 class NotLikeVllm(BenchError):
@@ -69,7 +125,7 @@ class Server:
         self._prompt_of = prompt_of
 
     async def metrics(self, clients: Clients) -> dict[str, float]:
-        said = samples((await clients.ask(get(PATH))).body)
+        said = samples((await clients.ask(get(METRICS))).body)
         return {
             key: sum(value for sample, value in said.items() if sample.startswith(name + "{"))
             for key, name in _METRICS.items()
@@ -148,7 +204,7 @@ async def size_of(url: str, seqs: int, batched: int) -> tuple[str, Profile]:
     """The model's name, and a profile of the server's size from what it says of itself."""
     clients = Clients.of(url)
     card = orjson.loads((await clients.ask(get("/v1/models"))).body)["data"][0]
-    said = samples((await clients.ask(get(PATH))).body)
+    said = samples((await clients.ask(get(METRICS))).body)
     clients.close()
     about = next((name for name in said if name.startswith("vllm:cache_config_info{")), None)
     if about is None:
@@ -244,11 +300,10 @@ async def validate(url: str, seqs: int, batched: int, seed: int) -> tuple[Profil
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--server", required=True, metavar="URL", help="a vLLM that nobody else uses")
-    add("--max-num-seqs", type=count, default=64, help="as it was started with (64)")
-    add("--max-num-batched-tokens", type=count, default=2_048, help="the same (2048, a CPU's)")
-    add("--seed", type=int, default=1)
+    parser.add_argument("--server", required=True, metavar="URL", help="a vLLM nobody else uses")
+    option(parser, "--max-num-seqs N", count, 64, "as it was started with")
+    option(parser, "--max-num-batched-tokens N", count, 2_048, "the same, of a CPU")
+    option(parser, "--seed N", int, 1, "of the requests")
 
 
 def run(options: Namespace) -> int:

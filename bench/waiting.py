@@ -22,7 +22,7 @@ from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.policies import POLICIES
-from penstock.bench.arguments import count
+from penstock.bench.arguments import count, option
 from penstock.bench.report import head, row
 from penstock.bench.routing.outcome import quantile
 
@@ -124,8 +124,7 @@ def run(options: Namespace) -> int:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--requests", type=count, default=10_000, metavar="N", help="that wait (default 10000)")
-    add("--backends", type=count, default=64, metavar="N", help="of the pool (default 64)")
-    add("--flows", type=count, default=256, metavar="N", help="tenants (default 256)")
-    add("--steps", type=count, default=3_000, metavar="N", help="(default 3000)")
+    option(parser, "--requests N", count, 10_000, "that wait")
+    option(parser, "--backends N", count, 64, "of the pool")
+    option(parser, "--flows N", count, 256, "tenants")
+    option(parser, "--steps N", count, 3_000, "")

@@ -5,16 +5,15 @@ by the rates that a case states. The judge is the real one.
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.balancing.canary.newcomer import Outcome as Became
 from penstock.balancing.canary.steps import Stage
-from penstock.bench.arguments import count, listed, positive
+from penstock.bench.arguments import count, listed, option, options_of_jobs, positive
 from penstock.bench.canary import newcomers
 from penstock.bench.canary.records import LOADS, Seen, record
 from penstock.bench.canary.world import CASES, Case, Outcome, World
@@ -22,23 +21,16 @@ from penstock.bench.report import head, machine, row, save, say
 from penstock.conf.canary import CanarySettings
 
 EVERY_S: Final = 60.0
+# Of the runs of a case, so many must end as they should.
+RIGHT: Final = 0.95
 TITLES: Final = (
-    "the new version",
-    "rolled back",
-    "promoted",
-    "requests to it, p50",
-    "p95",
-    "of all requests until then, %",
-    "of all requests harmed, %",
+    *("the new version", "rolled back", "promoted", "requests to it, p50", "p95"),
+    *("of all requests until then, %", "of all requests harmed, %"),
 )
 NEWCOMER_TITLES: Final = (
-    "the new backend",
-    "ejected",
-    "no worse",
-    "requests to it, p50",
-    "p95",
-    "seconds, p50",
+    *("the new backend", "ejected", "no worse", "requests to it, p50", "p95", "seconds, p50"),
 )
+R = TypeVar("R")
 
 
 def run(options: Namespace) -> int:
@@ -46,61 +38,43 @@ def run(options: Namespace) -> int:
     steps = tuple(options.steps)
     told: dict[str, Any] = {}
     right = True
-    rows: list[str] = []
+    rows: dict[str, list[str]] = {"versions": [], "backends": []}
     with ProcessPoolExecutor(options.jobs) as pool:
+
+        def played(play: Callable[[int], R]) -> list[R]:
+            chunk = max(1, options.runs // 50)
+            return list(pool.map(play, range(1, options.runs + 1), chunksize=chunk))
+
         for number, case in enumerate(CASES):
-            if options.only not in case.name:
-                continue
-            jobs = [(number, steps, seed) for seed in range(1, options.runs + 1)]
-            outcomes = list(pool.map(_play, jobs, chunksize=max(1, options.runs // 50)))
-            rows.append(_row(case, outcomes))
-            say(rows[-1])
-            told[case.name] = [_told(each) for each in outcomes]
-            wanted = Stage.ROLLED_BACK if case.worse else Stage.PROMOTED
-            right &= sum([each.stage is wanted for each in outcomes]) >= 0.95 * len(outcomes)
-        beside = _newcomers(options, pool)
+            if options.only in case.name:
+                outcomes = played(partial(_play, number, steps))
+                rows["versions"].append(_row(case, outcomes))
+                say(rows["versions"][-1])
+                told[case.name] = [_told(each) for each in outcomes]
+                wanted = Stage.ROLLED_BACK if case.worse else Stage.PROMOTED
+                right &= sum([each.stage is wanted for each in outcomes]) >= RIGHT * len(outcomes)
+        for number, new in enumerate(newcomers.CASES):
+            if options.only in new.name:
+                ends = played(partial(_play_newcomer, number))
+                rows["backends"].append(_newcomer_row(new.name, ends))
+                say(rows["backends"][-1])
+                as_due = [(became is Became.WORSE) is new.worse for became, _, _ in ends]
+                right &= sum(as_due) >= RIGHT * len(ends)
     print(f"{options.runs} runs each, steps {', '.join([f'{step:g}' for step in steps])}; ", end="")
-    print(f"{machine('other work')}\n\n{head(*TITLES)}")
-    print("\n".join(rows))
-    print(f"\n{head(*NEWCOMER_TITLES)}")
-    print("\n".join([text for text, _ in beside]))
+    print(f"{machine('other work')}\n")
+    print("\n".join([head(*TITLES), *rows["versions"], ""]))
+    print("\n".join([head(*NEWCOMER_TITLES), *rows["backends"]]))
     save(options.json, told)
-    return 0 if right and all(each for _, each in beside) else 1
+    return 0 if right else 1
 
 
-def _newcomers(options: Namespace, pool: ProcessPoolExecutor) -> list[tuple[str, bool]]:
-    """For each new backend a row, and whether 95 % of the runs end as they should."""
-    found = []
-    for number, case in enumerate(newcomers.CASES):
-        if options.only not in case.name:
-            continue
-        jobs = [(number, seed) for seed in range(1, options.runs + 1)]
-        ends = list(pool.map(_play_newcomer, jobs, chunksize=max(1, options.runs // 50)))
-        became = [each for each, _, _ in ends]
-        requests, took_s = sorted([each for _, each, _ in ends]), [each for _, _, each in ends]
-        text = row(
-            case.name,
-            became.count(Became.WORSE),
-            became.count(Became.NO_WORSE),
-            f"{median(requests):,.0f}",
-            f"{requests[max(0, -(-len(requests) * 95 // 100) - 1)]:,}",
-            f"{median(took_s):.0f}",
-        )
-        say(text)
-        wrong = [each for each in became if (each is Became.WORSE) is not case.worse]
-        found.append((text, len(wrong) <= 0.05 * len(became)))
-    return found
-
-
-def _play_newcomer(job: tuple[int, int]) -> tuple[Became, int, float]:
-    number, seed = job
-    return newcomers.play(newcomers.CASES[number], seed)
-
-
-def _play(job: tuple[int, tuple[float, ...], int]) -> Outcome:
-    number, steps, seed = job
+def _play(number: int, steps: tuple[float, ...], seed: int) -> Outcome:
     settings = CanarySettings(pool="next", steps=steps, every_s=EVERY_S)
     return World(CASES[number], settings, _records(), seed).run()
+
+
+def _play_newcomer(number: int, seed: int) -> tuple[Became, int, float]:
+    return newcomers.play(newcomers.CASES[number], seed)
 
 
 @cache
@@ -109,19 +83,29 @@ def _records() -> dict[float, list[Seen]]:
 
 
 def _row(case: Case, outcomes: Sequence[Outcome]) -> str:
-    back = [each for each in outcomes if each.stage is Stage.ROLLED_BACK]
-    promoted = [each for each in outcomes if each.stage is Stage.PROMOTED]
-    number = sorted([each.to_canary for each in outcomes])
+    stages = [each.stage for each in outcomes]
     share = median([each.to_canary / each.requests for each in outcomes])
     return row(
         case.name,
-        len(back),
-        len(promoted),
-        f"{median(number):,.0f}",
-        f"{number[max(0, -(-len(number) * 95 // 100) - 1)]:,}",
+        stages.count(Stage.ROLLED_BACK),
+        stages.count(Stage.PROMOTED),
+        *_quantiles([each.to_canary for each in outcomes]),
         f"{100 * share:.1f}",
         f"{100 * share * case.harmed:.2g}" if case.worse else "-",
     )
+
+
+def _newcomer_row(name: str, ends: Sequence[tuple[Became, int, float]]) -> str:
+    became = [each for each, _, _ in ends]
+    found = became.count(Became.WORSE), became.count(Became.NO_WORSE)
+    requests = _quantiles([each for _, each, _ in ends])
+    return row(name, *found, *requests, f"{median([each for _, _, each in ends]):.0f}")
+
+
+def _quantiles(numbers: Sequence[int]) -> tuple[str, str]:
+    """The median and the 95th percentile."""
+    ordered = sorted(numbers)
+    return f"{median(ordered):,.0f}", f"{ordered[max(0, -(-len(ordered) * 95 // 100) - 1)]:,}"
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
@@ -135,15 +119,7 @@ def _told(outcome: Outcome) -> dict[str, Any]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--only", default="", metavar="TEXT", help="cases whose names hold it")
-    add("--runs", type=count, default=200, metavar="K", help="of each case (default 200)")
-    add(
-        "--steps",
-        type=listed(positive),
-        default="10,50,100",
-        metavar="PERCENT,…",
-        help="(default 10,50,100)",
-    )
-    add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
-    add("--json", type=Path, metavar="OUT", help="write how each run went")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose names hold it")
+    option(parser, "--steps PERCENT,…", listed(positive), "10,50,100", "")
+    option(parser, "--runs K", count, 200, "of each case")
+    options_of_jobs(parser)

@@ -13,7 +13,6 @@ from typing import Final
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.steps import Canary, Event, Stage
 from penstock.bench.canary.records import LOADS, Seen
-from penstock.bench.canary.waiting import Waiting
 from penstock.conf.canary import CanarySettings
 
 RATE_PER_S: Final = 20.0
@@ -91,6 +90,41 @@ CASES: Final = (
         hostile={True: Ending.SERVED, False: Ending.ERROR},
     ),
 )
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that waits for a plain answer, or in vain, until `until_s`.
+
+    `ended`: how it will end. `told`: its end tells nothing more.
+    """
+
+    ended: Ended
+    sent_s: float
+    until_s: float
+    told: bool = False
+    over: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not ended."""
+        return not self.over
+
+    def waiting(self, now_s: float) -> Ended:
+        """It as one that has waited in vain so far."""
+        ended = self.ended
+        return Ended(
+            Ending.HUNG,
+            canary=ended.canary,
+            client=ended.client,
+            key=ended.key,
+            fresh=ended.fresh,
+            prompt_tokens=ended.prompt_tokens,
+            stream=ended.stream,
+            queued_tokens=ended.queued_tokens,
+            streams=ended.streams,
+            waited_s=now_s - self.sent_s,
+        )
 
 
 @dataclass(slots=True)

@@ -16,11 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from penstock.bench.arguments import count, nonnegative
+from penstock.bench.arguments import count, nonnegative, option
 from penstock.bench.overhead import history
-from penstock.bench.overhead.plan import DEFAULT, QUICK, Plan
-from penstock.bench.overhead.results import DIRECT, Results
-from penstock.bench.overhead.rounds import Rounds
+from penstock.bench.overhead.loads import DEFAULT, QUICK, Plan
+from penstock.bench.overhead.rounds import DIRECT, Results, Rounds
 from penstock.bench.overhead.table import MEASURED, table
 from penstock.bench.peers.field import Peer, peers, start_all
 from penstock.bench.peers.peer import Running
@@ -61,29 +60,17 @@ def run(options: Namespace) -> int:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=count, metavar="N", help="rounds (default 2)")
-    parser.add_argument("--quick", action="store_true", help="three minutes, rough figures")
-    parser.add_argument(
-        "--peers",
-        type=peers,
-        default=DEFAULT_PEERS,
-        metavar="A,B:RULE",
-        help=f"which to measure (default {DEFAULT_PEERS})",
-    )
-    parser.add_argument(
-        "--patience",
-        type=nonnegative,
-        metavar="S",
-        help="seconds for measurements to be repeated that others disturbed (default 30)",
-    )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write every round's values")
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="FILE",
-        help="add a line of ratios to nginx and aiohttp to this file of CSV; exit 1 if one is more "
-        f"than {history.BOUND:g} times the least in it",
-    )
+    patience = "seconds for measurements to be repeated that others disturbed (default 30)"
+    file = "add a line of ratios to nginx and aiohttp to this file of CSV; exit 1 if one is more"
+    for name, kind, default, text in (
+        ("--rounds N", count, None, "rounds (default 2)"),
+        ("--quick", bool, None, "three minutes, rough figures"),
+        ("--peers A,B:RULE", peers, DEFAULT_PEERS, "which to measure"),
+        ("--patience S", nonnegative, None, patience),
+        ("--json OUT", Path, None, "write every round's values"),
+        ("--history FILE", Path, None, f"{file} than {history.BOUND:g} times the least in it"),
+    ):
+        option(parser, name, kind, default, text)
 
 
 def _plan(options: Namespace) -> Plan:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.bench.overhead.results import Results
+from penstock.bench.overhead.rounds import Results
 from penstock.bench.overhead.table import MEASURED
 from penstock.bench.report import BenchError
 

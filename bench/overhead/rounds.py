@@ -1,31 +1,34 @@
-"""The rounds: which load goes through whom, in which order, and what is noted.
+"""What is measured: which loads, how often, through whom, in which order, and what is noted.
 
-Peers alternate, and every round begins with another one, so that what changes
-on the machine during the run changes all of them.
+The default takes some seven minutes with all peers, `quick` three; a quick run shows that
+everything works, its figures are rough. Peers alternate, and every round begins with another one,
+so that what changes on the machine during the run changes all of them.
 """
 
 import os
 import time
 from collections.abc import Mapping, Sequence
 from math import ceil
+from statistics import median
 from typing import Final
 
+from penstock.bench.client import scraped
 from penstock.bench.meter import peak_memory_of
 from penstock.bench.overhead.loads import (
     FirstByteLoad,
     FirstByteReport,
     LoadReport,
+    Plan,
     RequestLoad,
     StreamLoad,
+    changed,
 )
-from penstock.bench.overhead.plan import Plan, Requests, Streams
-from penstock.bench.overhead.results import DIRECT, Results
 from penstock.bench.peers.peer import Running
 from penstock.bench.processes import NotStarted, report_of
 from penstock.bench.report import say
 from penstock.bench.routing.outcome import quantile
-from penstock.bench.scraper import scraped
 
+DIRECT: Final = "direct"
 CLIENT: Final = "penstock.bench.overhead.client"
 CLIENT_S: Final = 60.0
 # Peers of the wide load, beside direct: the measured one and whom it is compared with.
@@ -37,6 +40,36 @@ LOAD_CORE_SHARE_MAX: Final = 0.85
 # A measurement is taken again when others used more than this share of a core
 # during it, as long as the plan has time for repeats.
 OTHERS_SHARE_MAX: Final = 0.25
+
+
+class Results:
+    """Values by metric and subject (a peer, or `direct`: no peer between)."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, list[float]]] = {}
+        self.faults: list[str] = []
+        self.faulty: set[str] = set()
+        """The subjects that had a fault."""
+        self.saturated: list[str] = []
+
+    def fault(self, metric: str, subject: str, what: str) -> None:
+        self.faults.append(f"{metric} through {subject}: {what}")
+        self.faulty.add(subject)
+
+    def add(self, metric: str, subject: str, value: float) -> None:
+        self.values.setdefault(metric, {}).setdefault(subject, []).append(value)
+
+    def rounds(self, metric: str, subject: str) -> list[float]:
+        return self.values.get(metric, {}).get(subject, [])
+
+    def median(self, metric: str, subject: str) -> float | None:
+        values = self.rounds(metric, subject)
+        return median(values) if values else None
+
+    def ratio(self, metric: str, subject: str, other: str) -> float | None:
+        """The quotient of the medians; None when either lacks, or there is nothing to divide by."""
+        above, below = self.median(metric, subject), self.median(metric, other)
+        return above / below if above is not None and below is not None and below > 0 else None
 
 
 def order(names: list[str], number: int) -> list[str]:
@@ -72,7 +105,7 @@ class Rounds:
         self._memory("wide_memory_mib", wide)
         return self.results
 
-    def _each(self, what: Streams | Requests, labels: Sequence[str]) -> None:
+    def _each(self, what: StreamLoad | RequestLoad, labels: Sequence[str]) -> None:
         for number in range(what.rounds):
             for label in order(list(labels), number):
                 say(f"{what.metric}, round {number + 1} of {what.rounds}: {label}")
@@ -85,7 +118,7 @@ class Rounds:
                 except (NotStarted, ProcessLookupError, OSError) as error:
                     self.results.fault(what.metric, label, str(error))
 
-    def _measure(self, what: Streams | Requests, label: str) -> bool:
+    def _measure(self, what: StreamLoad | RequestLoad, label: str) -> bool:
         """One window; False when it is better taken again."""
         load = self._load(what, label)
         wide = what is self._plan.wide
@@ -101,32 +134,14 @@ class Rounds:
                 self.results.add(f"wide_late_{percent}_ms", label, value)
         return True
 
-    def _load(self, what: Streams | Requests, label: str) -> StreamLoad | RequestLoad:
+    def _load(self, what: StreamLoad | RequestLoad, label: str) -> StreamLoad | RequestLoad:
         """What the client is told, no more than the peer can carry."""
         peer = self._peers.get(label)
-        share = peer.load_share if peer else 1.0
-        exact = not (peer and peer.rewrites)
-        if isinstance(what, Requests):
-            return RequestLoad(
-                port=self._port(label),
-                cpu_of=self._pids(label),
-                connections=what.connections,
-                requests_per_s=ceil(share * what.requests_per_s),
-                settle_s=what.settle_s,
-                window_s=what.window_s,
-                prompt_bytes=what.prompt_bytes,
-                exact=exact,
-            )
-        return StreamLoad(
-            port=self._port(label),
-            cpu_of=self._pids(label),
-            streams=max(1, round(share * what.streams)),
-            events_per_s=what.events_per_s,
-            ramp_s=what.ramp_s,
-            settle_s=what.settle_s,
-            window_s=what.window_s,
-            exact=exact,
-        )
+        share, exact = (peer.load_share, not peer.rewrites) if peer else (1.0, True)
+        through = changed(what, port=self._port(label), cpu_of=self._pids(label), exact=exact)
+        if isinstance(through, RequestLoad):
+            return changed(through, requests_per_s=ceil(share * through.requests_per_s))
+        return changed(through, streams=max(1, round(share * through.streams)))
 
     def _first_byte(self, number: int) -> None:
         """Each peer beside direct alone: in a turn of all, each would evict the others' code."""

@@ -1,11 +1,10 @@
 """The one table of a run, in Markdown: a row a metric, a column a subject, then the ratios."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from penstock.bench.overhead.plan import Plan
-from penstock.bench.overhead.results import DIRECT, Results
+from penstock.bench.overhead.loads import Plan
+from penstock.bench.overhead.rounds import DIRECT, Results
 from penstock.bench.report import head, row
 
 # The measured one over each of these.
@@ -13,8 +12,7 @@ RATIOS: Final = ("nginx", "vllm-router", "smg", "aiohttp")
 MEASURED: Final = "penstock"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One metric: its label and how its values are written."""
 
     metric: str

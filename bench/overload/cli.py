@@ -6,10 +6,8 @@ is of the high class. A call is good with a first token within 5 s and 100 ms a 
 """
 
 import statistics
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -21,17 +19,17 @@ from typing import Final
 import uvloop
 
 from penstock.balancing.admission.degradation import Step
-from penstock.bench.arguments import count, listed, names, positive
-from penstock.bench.overload import baseline, panel
+from penstock.bench.arguments import listed, names, option, options_of_runs, positive
+from penstock.bench.overload import panel
 from penstock.bench.overload.calls import HIGH_SHARE, Call, Clients, poisson
 from penstock.bench.overload.http import Player
 from penstock.bench.overload.mixes import ENGINES, MIXES, PROFILE
 from penstock.bench.overload.outcome import figures
-from penstock.bench.overload.scene import RULES as PLAIN_RULES
+from penstock.bench.overload.scenes import RULES as PLAIN_RULES
 from penstock.bench.overload.world import World
 from penstock.bench.peers.field import peers, start_all
 from penstock.bench.peers.fleet import Fleet
-from penstock.bench.report import head, row, save, say
+from penstock.bench.report import computed, head, row, save, say, short
 
 # What happens before is not counted, and after the last call there is time for answers.
 WARM_S: Final = 20.0
@@ -86,13 +84,7 @@ class Cell:
         mix = MIXES[self.mix]
         steps = STEPS if self.rule == DEGRADE else ()
         policy, enabled = PLAIN_RULES["admission" if steps else self.rule]
-        world = World(
-            mix,
-            enabled=enabled,
-            seed=self.seed,
-            policy=policy,
-            steps=steps,
-        )
+        world = World(mix, enabled=enabled, seed=self.seed, policy=policy, steps=steps)
         log = world.run(self.calls(), self.length_s + REST_S)
         preemptions = sum(engine.preemptions_total for engine in world.engines)
         return figures(mix, log, WARM_S, self.length_s, preemptions)
@@ -119,8 +111,7 @@ def _in_virtual_time(options: Namespace) -> dict[Cell, dict[str, float]]:
         Cell(mix, load, rule, seed, options.length_s, *_of_classes(options))
         for mix, load, rule, seed in product(options.mix, options.load, options.rules, seeds)
     ]
-    with ProcessPoolExecutor(options.jobs) as pool:
-        return dict(zip(cells, pool.map(_told, cells), strict=True))
+    return computed(Cell.figures, cells, options.jobs, _name)
 
 
 def _of_classes(options: Namespace) -> tuple[float | None, bool, str]:
@@ -128,10 +119,8 @@ def _of_classes(options: Namespace) -> tuple[float | None, bool, str]:
     return options.high_load, options.high_alone, options.low_class
 
 
-def _told(cell: Cell) -> dict[str, float]:
-    result = cell.figures()
-    print(f"{cell.mix} {cell.load:g} {cell.rule} seed {cell.seed}", file=sys.stderr)
-    return result
+def _name(cell: Cell) -> str:
+    return f"{cell.mix} {cell.load:g} {cell.rule} seed {cell.seed}"
 
 
 def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
@@ -153,7 +142,7 @@ def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
             for load, seed, (peer, proxy) in product(options.load, seeds, running.items()):
                 classes = _of_classes(options)
                 cell = Cell(name, load, peer.label, seed, options.length_s, *classes)
-                say(f"{name} {load:g} {peer.label} seed {seed}")
+                say(_name(cell))
                 fleet.fresh()
                 player = Player(proxy.port, options.speedup, seed, options.low_class)
                 log = uvloop.run(player.play(cell.calls()))
@@ -166,94 +155,34 @@ def _table(mix: str, found: Mapping[Cell, dict[str, float]]) -> None:
     for load, rule in dict.fromkeys((cell.load, cell.rule) for cell in found):
         runs = [each for cell, each in found.items() if (cell.load, cell.rule) == (load, rule)]
         means = [statistics.fmean(each[key] for each in runs) for key, _ in SHOWN]
-        print(row(f"{load:g} {rule}", *[_short(mean) for mean in means]))
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"
+        print(row(f"{load:g} {rule}", *[short(mean) for mean in means]))
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--mix",
-        type=names("mix", MIXES),
-        default=list(MIXES),
-        metavar="NAME,…",
-        help=f"{', '.join(MIXES)} (default all)",
-    )
-    add(
-        "--load",
-        type=listed(positive),
-        default="0.8,1.1,2,5",
-        metavar="X,…",
-        help="1.0: the fleet's capacity (default 0.8,1.1,2,5)",
-    )
-    add(
-        "--rules",
-        type=names("rule", RULES),
-        metavar="NAME,…",
-        help=f"{', '.join(RULES)} (default the first two, with --panel all but the last);"
+    rules = (
+        f"{', '.join(RULES)} (default the first two, with --panel all but the last);"
         " least_requests: that policy, at once; degrade: admission, and at half of the pressure"
-        " answers of 256 tokens at most for the low class",
+        " answers of 256 tokens at most for the low class"
     )
-    add(
-        "--http",
-        type=peers,
-        metavar="PEER,…",
-        help="in real time, through penstock, penstock:token_cost+at_once or another proxy of"
-        " `bench peers`",
-    )
-    add(
-        "--speedup",
-        type=positive,
-        default=1.0,
-        metavar="X",
-        help="how many times as fast the servers run with --http (default 1)",
-    )
-    add(
-        "--high-load",
-        type=positive,
-        metavar="X",
-        help="what the high class sends, of the fleet's capacity (default a tenth of all calls)",
-    )
-    add(
-        "--high-alone",
-        action="store_true",
-        help="play the same calls of the high class, and none of the low class",
-    )
-    add(
-        "--low-class",
-        choices=list(RESERVES),
-        default="standard",
-        help="class of the other calls (default standard); batch leaves a tenth of each KV cache",
-    )
-    add("--length-s", type=positive, default=80.0, metavar="S", help="of a run (default 80)")
-    add("--seeds", type=count, default=1, metavar="K", help="runs of each cell (default 1)")
-    add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
-    add("--json", type=Path, metavar="OUT", help="write all cells")
-    _arguments_of_panel(parser)
-
-
-def _arguments_of_panel(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--panel",
-        choices=list(panel.HALVES),
-        help="patient clients below the capacity or little above it, far too many calls, or both:"
-        " beside a baseline, bold where the difference is more than its noise",
-    )
-    add(
-        "--cells",
-        type=names("cell", panel.SCENES),
-        metavar="NAME,…",
-        help="only these of the panel",
-    )
-    add(
-        "--baseline",
-        type=Path,
-        default=baseline.FILE,
-        metavar="FILE",
-        help="what the panel's figures were (default bench/history/overload.json)",
-    )
-    add("--write-baseline", action="store_true", help="have them be what was found, from now on")
+    peer = "through penstock, penstock:token_cost+at_once or another proxy of `bench peers`"
+    high = "what the high class sends, of the fleet's capacity; none: a tenth of all calls"
+    low = "of the other calls; batch leaves a tenth of each KV cache"
+    half = "patient clients below the capacity or little above it, far too many calls, or both:"
+    half += " beside a baseline, bold where the difference is more than its noise"
+    for name, kind, default, text in (
+        ("--mix NAME,…", names("mix", MIXES), ",".join(MIXES), "which"),
+        ("--load X,…", listed(positive), "0.8,1.1,2,5", "1.0: the fleet's capacity"),
+        ("--rules NAME,…", names("rule", RULES), None, rules),
+        ("--http PEER,…", peers, None, f"in real time, {peer}"),
+        ("--speedup X", positive, 1.0, "how many times as fast the servers run with --http"),
+        ("--high-load X", positive, None, high),
+        ("--high-alone", bool, None, "the same calls of the high class, and none of the low one"),
+        ("--low-class", list(RESERVES), "standard", low),
+        ("--length-s S", positive, 80.0, "of a run"),
+        ("--panel", list(panel.HALVES), None, half),
+        ("--cells NAME,…", names("cell", panel.SCENES), None, "only these of the panel"),
+        ("--baseline FILE", Path, panel.FILE, "what the panel's figures were"),
+        ("--write-baseline", bool, None, "have them be what was found, from now on"),
+    ):
+        option(parser, name, kind, default, text)
+    options_of_runs(parser, 1)

@@ -15,7 +15,7 @@ from typing import Final
 from penstock.bench.client import HOST, ClientConnection, Way, post
 from penstock.bench.overload.calls import Call, Log, delay_s
 from penstock.bench.overload.world import GOOD_TPOT_S, GOOD_TTFT_S
-from penstock.bench.peers.prompt import Prompt
+from penstock.bench.peers.workload import Prompt
 from penstock.bench.routing.trace import Arrival
 
 # How long an answer may take once it has begun, in real time.

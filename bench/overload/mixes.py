@@ -1,4 +1,4 @@
-"""What clients ask for, and how much of it four engines serve well.
+"""What clients ask for, how answers show themselves, and how much four engines serve well.
 
 `capacity_per_s`: the highest rate at which 99 % of all requests are good (96 % for `skewed`, which
 never has 99), sent at once, with clients that wait for ever (bench/history/2026-11-admission.md).
@@ -6,6 +6,7 @@ never has 99), sent at once, with clients that wait for ever (bench/history/2026
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from random import Random
 from typing import Final
 
@@ -14,6 +15,33 @@ from penstock.bench.sim.profiles import GPUS, Gpu
 ENGINES: Final = 4
 PROFILE: Final = "8b-1xh100"
 H100: Final = GPUS[PROFILE]
+
+
+class Begins(Enum):
+    """When a stream shows that it has begun, before any token: the event with the role."""
+
+    NEVER = 0
+    AT_ONCE = 1
+    WITH_FIRST_TOKEN = 2  # as vLLM does
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How an answer shows itself to whoever relays it.
+
+    `stream`: token by token. Otherwise its end shows all of it. `generates`: not an embedding.
+    `hidden_tokens`: from how many to how many come before the first that is shown.
+    """
+
+    stream: bool = True
+    generates: bool = True
+    hidden_tokens: tuple[int, int] = (0, 0)
+    begins: Begins = Begins.WITH_FIRST_TOKEN
+
+
+STREAM: Final = Shown()
+PLAIN: Final = Shown(stream=False)
+EMBEDDING: Final = Shown(stream=False, generates=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,28 @@
 """`penstock bench overload --panel`: what admission costs where it should do nothing, and what it
-gives where it should, beside what both were before (`baseline`)."""
+gives where it should, beside what both were before.
+
+That is a file with an object for each cell and rule, one a line: of how many seeds, and each
+figure's mean and half of its 95 % interval over them.
+"""
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
 
-from penstock.bench.overload import baseline
-from penstock.bench.overload.baseline import Row, Rows
-from penstock.bench.overload.ordinary import ORDINARY
-from penstock.bench.overload.pressed import PRESSED
-from penstock.bench.overload.scene import Scene
-from penstock.bench.report import BenchError, head, row, save
+import orjson
 
+from penstock.bench.overload.scenes import ORDINARY, PRESSED, Scene
+from penstock.bench.report import BenchError, computed, head, row, save, short
+from penstock.bench.routing.outcome import half_width
+
+FILE: Final = Path(__file__).parents[1] / "history" / "overload.json"
+DIGITS: Final = 4
+Rows = dict[tuple[str, str], "Row"]  # by cell and rule
 HALVES: Final = {"ordinary": ORDINARY, "pressed": PRESSED, "both": (*ORDINARY, *PRESSED)}
 SCENES: Final = {scene.name: scene for scene in HALVES["both"]}
 OF_ORDINARY: Final = (
@@ -43,26 +51,77 @@ OF_PRESSED: Final = (
 Run = tuple[str, str, int]  # cell, rule, seed
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`seeds`: how many. `figures`: the mean of each, and half of its interval."""
+
+    seeds: int
+    figures: Mapping[str, tuple[float, float]]
+
+    @classmethod
+    def of(cls, runs: Sequence[Mapping[str, float]]) -> "Row":
+        """A figure that only some of the runs have is the mean of those."""
+        found: dict[str, list[float]] = {}
+        for run in runs:
+            for name, value in run.items():
+                found.setdefault(name, []).append(value)
+        figures = {name: (fmean(each), half_width(each)) for name, each in found.items()}
+        return cls(len(runs), figures)
+
+    def is_noise(self, name: str, value: float, seeds: int) -> bool:
+        """Whether the mean of so many runs may differ as much by chance. One seed tells nothing."""
+        if self.seeds < 2 or name not in self.figures:
+            return True
+        mean, half = self.figures[name]
+        near = 10.0**-DIGITS * max(1.0, abs(mean))  # as far as the file tells
+        return bool(abs(value - mean) <= half * (1.0 + self.seeds / seeds) ** 0.5 + near)
+
+
+def read(path: Path) -> Rows:
+    """Empty where there is no such file."""
+    if not path.exists():
+        return {}
+    cells: dict[str, dict[str, dict[str, Any]]] = orjson.loads(path.read_bytes())
+    return {
+        (cell, rule): Row(found.pop("seeds"), {name: (*each,) for name, each in found.items()})
+        for cell, rules in cells.items()
+        for rule, found in rules.items()
+    }
+
+
+def write(path: Path, rows: Rows) -> None:
+    """What was in the file of other cells and rules stays."""
+    cells: dict[str, list[str]] = {}
+    for (cell, rule), each_row in (read(path) | rows).items():
+        figures = {
+            name: [float(f"{each:.{DIGITS}g}") for each in pair]
+            for name, pair in each_row.figures.items()
+        }
+        told = orjson.dumps({"seeds": each_row.seeds} | figures).decode()
+        cells.setdefault(cell, []).append(f'  "{rule}": {told}')
+    parts = [f'"{cell}": {{\n' + ",\n".join(rules) + "\n}" for cell, rules in cells.items()]
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
 def run(options: Namespace) -> int:
     """Print a table for each half. Returns the exit status."""
     names = [each.name for each in HALVES[options.panel]]
     names = [name for name in names if options.cells is None or name in options.cells]
     seeds = range(1, options.seeds + 1)
     runs = list(product(names, options.rules, seeds))
-    with ProcessPoolExecutor(options.jobs) as pool:
-        computed = zip(runs, pool.map(_told, runs), strict=True)
-        found = {each: figures for each, figures in computed if figures is not None}
+    made = computed(_told, runs, options.jobs, lambda each: "{} {} seed {}".format(*each))
+    found = {each: figures for each, figures in made.items() if figures is not None}
     rows = {
         (cell, rule): Row.of([found[cell, rule, seed] for seed in seeds])
         for cell, rule in product(names, options.rules)
         if (cell, rule, 1) in found
     }
-    before = baseline.read(options.baseline)
+    before = read(options.baseline)
     _table("ordinary", OF_ORDINARY, [s for s in ORDINARY if s.name in names], rows, before)
     _of_some(rows, before)
     _table("pressed", OF_PRESSED, [s for s in PRESSED if s.name in names], rows, before)
     if options.write_baseline:
-        baseline.write(options.baseline, rows)
+        write(options.baseline, rows)
     told = [
         {"cell": cell, "rule": rule, "seed": seed, **figures}
         for (cell, rule, seed), figures in found.items()
@@ -75,12 +134,10 @@ def _told(each: Run) -> Mapping[str, float] | None:
     """None: it cannot be computed here."""
     cell, rule, seed = each
     try:
-        result = SCENES[cell].figures(rule, seed)
+        return SCENES[cell].figures(rule, seed)
     except BenchError as error:
         print(f"left out: {cell}: {error}", file=sys.stderr)
         return None
-    print(f"{cell} {rule} seed {seed}", file=sys.stderr)
-    return result
 
 
 def _table(
@@ -123,10 +180,6 @@ def _beside(name: str, found: Row, before: Row | None) -> str:
         return ""
     value = found.figures[name][0]
     if before is None or name not in before.figures:
-        return _short(value)
-    told = f"{_short(value)} ({_short(before.figures[name][0])})"
+        return short(value)
+    told = f"{short(value)} ({short(before.figures[name][0])})"
     return told if before.is_noise(name, value, found.seeds) else f"**{told}**"
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"

@@ -4,11 +4,10 @@ Choices and leases are the real ones. Prompts are known with the error of estima
 network before the engines, so that what is sent always misses the step in progress.
 """
 
-import heapq
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as List
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from math import exp
 from random import Random
 from typing import Any, Final
@@ -18,34 +17,54 @@ from penstock.balancing.admission.degradation import Degradation, Step
 from penstock.balancing.admission.queued_request import Outcome, QueuedRequest, TooLate
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
-from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate, NoBackend
 from penstock.balancing.lease import Lease
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.policies import POLICIES
 from penstock.bench.overload.calls import Call, Log, delay_s
-from penstock.bench.overload.mixes import ENGINES, Mix
-from penstock.bench.overload.shown import Begins
-from penstock.bench.overload.site import Class, Site
-from penstock.bench.routing.adversity import ESTIMATE_SIGMA
+from penstock.bench.overload.mixes import ENGINES, Begins, Mix
+from penstock.bench.routing.experiment import ESTIMATE_SIGMA, SCRAPE_S
 from penstock.bench.routing.trace import BLOCK_TOKENS
 from penstock.bench.sim.engine import Engine, Sequence
-from penstock.bench.wakes import Wakes
+from penstock.bench.sim.profiles import Gpu
+from penstock.bench.virtual_time import Engines, Stranger
 
 PATH: Final = "/v1/completions"
-SCRAPE_S: Final = 2.0
+NETWORK_S: Final = 0.001
 GOOD_TTFT_S: Final = 5.0
 GOOD_TPOT_S: Final = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """`profiles`: one for each engine. `network_s`: until a request is there. `back_s`: until a
+    token is here. `reports`: the engines' metrics are read. `tells_cache`: they have the size of
+    the KV cache."""
+
+    profiles: tuple[Gpu, ...]
+    network_s: float = NETWORK_S
+    back_s: float = 0.0
+    reports: bool = True
+    tells_cache: bool = True
+
+    @property
+    def round_trip_s(self) -> float:
+        return self.network_s + self.back_s
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class of requests. `share`: it has at least that. `impatient`: its clients leave at the
+    deadline."""
+
+    deadline_s: float
+    share: float = 0.0
+    impatient: bool = True
+
+
 class Attempt:
     """One request of a call, from its coming to its end."""
-
-    __slots__ = (
-        *("at_s", "call", "computed", "first_s", "index", "lease", "left", "over", "sequences"),
-        "ticket",
-    )
 
     def __init__(self, call: Call, at_s: float) -> None:
         self.call, self.at_s = call, at_s
@@ -62,16 +81,7 @@ class Attempt:
         """An engine's sequence has an owner with this. The world looks at the owner itself."""
 
 
-class Stranger:
-    """Whoever sends a request past penstock: nobody here hears of it."""
-
-    over = True
-
-    def token(self) -> None:
-        """A token came; not to us."""
-
-
-class World:
+class World(Engines):
     """One run."""
 
     def __init__(
@@ -94,9 +104,9 @@ class World:
         self.site = site
         self._classes = classes or [Class(deadline_s, share) for share in shares]
         self._rng = Random(f"clients {seed}")
-        self.engines = [
-            Engine(profile, Random(f"{seed} {i}")) for i, profile in enumerate(site.profiles)
-        ]
+        super().__init__(
+            [Engine(profile, Random(f"{seed} {i}")) for i, profile in enumerate(site.profiles)]
+        )
         names = [str(i) for i in range(len(self.engines))]
         self.backends = tuple(Backend(name, f"http://gpu-{name}", "gpus") for name in names)
         for backend in self.backends:
@@ -106,24 +116,15 @@ class World:
         self.gate = Gate(lambda: fleet, Random(f"gate {seed}"))
         rules = Rules(enabled=enabled, shares=tuple(each.share for each in self._classes))
         rng = Random(f"admission {seed}")
-        self._wakes = Wakes(self.at, lambda: self._now_s)
-        self.admission = Admission(self.gate, lambda: fleet, rng, self._wakes.soon, rules)
-        self._wakes.admissions.append(self.admission)
+        self.admission = Admission(self.gate, lambda: fleet, rng, self.wake_soon, rules)
+        self.admissions.append(self.admission)
         self._degradation = Degradation()
         self._degradation.follow(steps)
         self._degradable = degradable
         self._lengths = OutputLength()
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._number = count()
-        self._stepping = [False] * len(self.engines)
-        self.step_ends_s = [0.0] * len(self.engines)
         self.under_way: list[dict[Sequence, None]] = [{} for _ in self.engines]
         self.on_wait: Callable[[Attempt], None] | None = None
-        self._now_s = 0.0
         self.log = Log()
-
-    def at(self, when_s: float, event: Callable[[float], None]) -> None:
-        heapq.heappush(self._events, (when_s, next(self._number), event))
 
     def run(self, calls: Iterable[Call], until_s: float) -> Log:
         """Play the calls until then, and those that follow them."""
@@ -131,9 +132,7 @@ class World:
             self._plan(call)
         if self.site.reports:
             self.at(0.0, self._scrape)
-        while self._events and self._events[0][0] <= until_s:
-            self._now_s, _, event = heapq.heappop(self._events)
-            event(self._now_s)
+        self.elapse(until_s)
         return self.log
 
     def send_past(self, index: int, prompt_tokens: int, output_tokens: int, at_s: float) -> None:
@@ -145,7 +144,7 @@ class World:
         """Eject them, or have them back. What runs there goes on."""
         for backend in backends:
             backend.state = state
-        self._wakes.soon()
+        self.wake_soon()
 
     def clear_caches(self) -> None:
         """The engines forget all prompts that are not running. Nobody is told."""
@@ -155,23 +154,8 @@ class World:
     # Admission ---------------------------------------------------------------------------------
 
     def _scrape(self, now_s: float) -> None:
-        for backend, engine in zip(self.backends, self.engines, strict=True):
-            kv_tokens = engine.profile.kv_tokens if self.site.tells_cache else None
-            report = EngineReport(
-                now_s,
-                engine.running,
-                engine.waiting,
-                kv_usage=engine.kv_usage,
-                kv_tokens=kv_tokens,
-                prefix_queries_tokens=engine.cache_queries_total,
-                prefix_hits_tokens=engine.cache_hits_total,
-                generated_tokens=engine.generation_tokens_total,
-                known_requests=backend.known_requests(now_s),
-            )
-            backend.engine_requests_peak = backend.own.engine_requests
-            backend.take(report)
-            if kv_tokens is not None:
-                backend.cache.index.capacity = kv_tokens // BLOCK_TOKENS
+        for backend in self.backends:
+            self.report(backend, now_s, tells_cache=self.site.tells_cache)
         self.at(now_s + SCRAPE_S, self._scrape)
 
     # Clients -----------------------------------------------------------------------------------
@@ -218,7 +202,7 @@ class World:
         if outcome is not None:
             self._ready(attempt, outcome)
         else:
-            self._wakes.soon()
+            self.wake_soon()
             if self.on_wait is not None:
                 self.on_wait(attempt)
 
@@ -240,7 +224,7 @@ class World:
         return limits(pool, call.tenant, call.rank, deadline_s, now_s)[0]
 
     def _ready(self, attempt: Attempt, outcome: Outcome) -> None:
-        call, now_s = attempt.call, self._now_s
+        call, now_s = attempt.call, self.now_s
         if isinstance(outcome, Lease):
             attempt.lease = outcome
             attempt.index = int(outcome.backend.name)
@@ -269,14 +253,14 @@ class World:
     def _again(self, call: Call, retry_after_s: float = 0.0) -> None:
         if call.attempts <= call.retries:
             wait_s = delay_s(call.attempts, retry_after_s, self._rng)
-            self.at(self._now_s + wait_s, partial(self._come, call))
+            self.at(self.now_s + wait_s, partial(self._come, call))
         else:
             self._over(call)
 
     def _over(self, call: Call) -> None:
         """Its client may go on."""
         if call.loop is not None:
-            self._plan(call.loop.next(call, self._now_s))
+            self._plan(call.loop.next(call, self.now_s))
 
     def _lose_patience(self, attempt: Attempt, now_s: float) -> None:
         if attempt.over or attempt.first_s:
@@ -300,20 +284,11 @@ class World:
             del self.under_way[index][sequence]
             if owner.over:
                 return
-        self.engines[index].submit(sequence, now_s)
-        if not self._stepping[index]:
-            self._step(index, now_s)
+        super()._submit(index, sequence, now_s)
 
-    def _step(self, index: int, now_s: float) -> None:
-        duration_s, emissions = self.engines[index].step(now_s)
-        self._stepping[index] = bool(duration_s)
-        if duration_s:
-            self.step_ends_s[index] = now_s + duration_s
-            self.at(now_s + duration_s, partial(self._deliver, index, emissions))
-
-    def _deliver(self, index: int, emissions: list[Sequence], now_s: float) -> None:
-        tokens = len(emissions)
-        for sequence in emissions:
+    def emitted(self, index: int, sequences: list[Sequence], now_s: float) -> None:
+        tokens = len(sequences)
+        for sequence in sequences:
             attempt: Any = sequence.owner
             if attempt.over:
                 continue
@@ -326,7 +301,6 @@ class World:
             else:
                 self._hear(attempt, sequence, sequence.generated, now_s)
         self.log.tokens.append((now_s, tokens))
-        self._step(index, now_s)
 
     # Answers -----------------------------------------------------------------------------------
 

@@ -14,15 +14,14 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from penstock.bench.arguments import count, positive
+from penstock.bench.arguments import count, option, positive
 from penstock.bench.meter import peak_memory_of
 from penstock.bench.peers.cell import Cell, measure
 from penstock.bench.peers.field import Peer, peers, start_all
 from penstock.bench.peers.fleet import Fleet
 from penstock.bench.peers.peer import Running
-from penstock.bench.peers.prompt import Prompt
 from penstock.bench.peers.report import both_table, peers_table
-from penstock.bench.peers.workload import Workload
+from penstock.bench.peers.workload import Prompt, Workload
 from penstock.bench.report import machine, save, say
 from penstock.bench.routing.cell import workload
 from penstock.bench.routing.generators import GENERATORS
@@ -143,25 +142,27 @@ def _rows(cells: Mapping[tuple[str, Peer], Sequence[Cell]]) -> list[dict[str, An
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    names = ", ".join(GENERATORS)
-    add("--peers", type=peers, default=PEERS, metavar="A,B:RULE", help=f"(default {PEERS})")
-    add(
+    parser.add_argument(
         "--workloads",
         nargs="+",
         type=_workload,
         default=[("skewed", 0.0), ("shared_prefix", 0.0)],
         metavar="W[@X]",
-        help=f"trace files, or of {names}, at a load of their own (default skewed shared_prefix)",
+        help=f"trace files, or of {', '.join(GENERATORS)}, at a load of their own"
+        " (default skewed shared_prefix)",
     )
-    add("--load", type=positive, default=0.6, metavar="X", help="of the fleet (default 0.6)")
-    add("--servers", type=count, default=4, metavar="N", help="simulated servers (default 4)")
-    add("--profile", choices=GPUS, default="8b-1xh100", help="model and GPUs of each")
-    add("--speedup", type=positive, default=1.0, metavar="X", help="of the engines (default 1)")
-    add("--seconds", type=positive, default=8.0, metavar="S", help="of a round (default 8)")
-    add("--rounds", type=count, default=1, metavar="N", help="each with a seed of its own (1)")
-    add("--virtual", action="store_true", help="beside penstock's policies: in virtual time")
-    add("--json", type=Path, metavar="OUT", help="write every run's figures")
+    for name, kind, default, text in (
+        ("--peers A,B:RULE", peers, PEERS, "which"),
+        ("--load X", positive, 0.6, "of the fleet"),
+        ("--servers N", count, 4, "simulated servers"),
+        ("--profile", GPUS, "8b-1xh100", "model and GPUs of each"),
+        ("--speedup X", positive, 1.0, "of the engines"),
+        ("--seconds S", positive, 8.0, "of a round"),
+        ("--rounds N", count, 1, "each with a seed of its own"),
+        ("--virtual", bool, None, "beside penstock's policies: in virtual time"),
+        ("--json OUT", Path, None, "write every run's figures"),
+    ):
+        option(parser, name, kind, default, text)
 
 
 def _workload(text: str) -> tuple[str, float]:

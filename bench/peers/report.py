@@ -7,8 +7,7 @@ from typing import Final
 from penstock.bench.peers.cell import Cell
 from penstock.bench.peers.field import Peer
 from penstock.bench.report import head, row
-from penstock.bench.routing.interval import half_width
-from penstock.bench.routing.outcome import quantile
+from penstock.bench.routing.outcome import half_width, quantile
 
 _SHOWN: Final = (
     ("ttft_mean_s", "TTFT mean ms", 1e3, 0),

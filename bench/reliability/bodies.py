@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 import uvloop
 
-from penstock.bench.arguments import count, positive
+from penstock.bench.arguments import count, option, positive
 from penstock.bench.client import ClientConnection, Way, post
 from penstock.bench.meter import peak_memory_of, resident_bytes
 from penstock.bench.processes import server
@@ -82,7 +82,6 @@ def _request(size_bytes: int, number: int) -> bytes:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--requests", type=count, default=200, metavar="N", help="at once (default 200)")
-    add("--size-kib", type=count, default=1_000, metavar="N", help="of each body (default 1000)")
-    add("--stream-s", type=positive, default=60.0, metavar="S", help="of streams (default 60)")
+    option(parser, "--requests N", count, 200, "at once")
+    option(parser, "--size-kib N", count, 1_000, "of each body")
+    option(parser, "--stream-s S", positive, 60.0, "of streams")

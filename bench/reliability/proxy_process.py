@@ -9,11 +9,10 @@ from typing import Any, Final, Self
 
 import orjson
 
-from penstock.bench.client import Clients, get
+from penstock.bench.client import METRICS, Clients, get, samples
 from penstock.bench.meter import descriptors, resident_bytes
 from penstock.bench.processes import START_S, start_penstock, stop
 from penstock.bench.report import BenchError
-from penstock.bench.scraper import PATH, samples
 
 # What a backend's listing must be when nothing is in flight.
 COUNTS: Final = (
@@ -37,15 +36,21 @@ class ProxyProcess:
     """`async with ProxyProcess(urls, timeouts={…}) as proxy:` - ready when it begins."""
 
     def __init__(
-        self, urls: Sequence[str], module: Sequence[str] = ("penstock.proxy",), **config: Any
+        self,
+        urls: Sequence[str],
+        module: Sequence[str] = ("penstock.proxy",),
+        *,
+        ready: bool = True,
+        **config: Any,
     ) -> None:
         """Other keyword arguments are top-level keys of the configuration.
 
-        `module`: the one that serves, and what comes before `serve`.
+        `module`: the one that serves, and what comes before `serve`. `ready`: wait until all
+        backends are.
         """
         self._module = module
+        self._ready = ready
         backends = [{"name": f"b{i}", "url": url} for i, url in enumerate(urls)]
-        self._backends = len(backends)
         self._config = {
             "listen": {"host": "127.0.0.1", "port": 0},
             "admin": {"host": "127.0.0.1", "port": 0},
@@ -66,8 +71,8 @@ class ProxyProcess:
         self._admin = Clients(self.admin_port)
         try:
             async with asyncio.timeout(START_S):
-                while sum(each["state"] == "ready" for each in await self.backends()) < (
-                    self._backends
+                while self._ready and any(
+                    each["state"] != "ready" for each in await self.backends()
                 ):
                     await asyncio.sleep(0.05)
         except BaseException:
@@ -100,7 +105,7 @@ class ProxyProcess:
 
     async def metrics(self) -> dict[str, float]:
         """Every sample of /metrics by its name and labels."""
-        return samples(await self.ask(PATH))
+        return samples(await self.ask(METRICS))
 
     async def held(self) -> Held:
         tasks = (await self.metrics())["penstock_tasks"]

@@ -16,13 +16,12 @@ from typing import Final
 
 import uvloop
 
-from penstock.bench.arguments import count
-from penstock.bench.client import HOST, Clients
+from penstock.bench.arguments import count, option
+from penstock.bench.client import HOST, METRICS, Clients
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.report import BenchError, head, row, verdict
-from penstock.bench.scraper import PATH
 
 BACKENDS: Final = 1_000
 REQUESTS: Final = 500
@@ -35,7 +34,7 @@ RENDERED: Final = "a scrape, text rendered"
 POOL: Final = {"policy": "round_robin"}
 # Probes would be in the way of both kinds of seconds.
 QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
-_SCRAPE: Final = f"GET {PATH} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode()
+_SCRAPE: Final = f"GET {METRICS} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode()
 
 
 class Gaps(asyncio.Protocol):
@@ -119,8 +118,8 @@ def report(longest_ms: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--scrapes", type=count, default=30, help="rendered texts (default 30)")
-    parser.add_argument("--backends", type=count, default=BACKENDS, help="(default 1000)")
+    option(parser, "--scrapes N", count, 30, "rendered texts")
+    option(parser, "--backends N", count, BACKENDS, "before which the proxy stands")
 
 
 def run(options: Namespace) -> int:

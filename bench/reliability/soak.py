@@ -22,11 +22,10 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from penstock.bench.arguments import positive, share
+from penstock.bench.arguments import option, positive, share
 from penstock.bench.client import Clients, Way
 from penstock.bench.reliability.proxy_process import Held, ProxyProcess
-from penstock.bench.reliability.verdict import FAULTS, Verdict, judge, said
-from penstock.bench.reliability.workload import Wanted, wanted
+from penstock.bench.reliability.workload import FAULTS, Verdict, Wanted, judge, said, wanted
 from penstock.bench.report import head, row, save, verdict
 from penstock.bench.sim.server import SimServer
 
@@ -92,8 +91,7 @@ class Soak:
         self.verdicts: Counter[Verdict] = Counter()
         self.refusals: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.left = 0
-        self.faults = 0
+        self.left = self.faults = 0
         self.skipped_s = 0.0
         self.latencies_s: list[float] = []
         self.samples: list[Sample] = []
@@ -226,7 +224,8 @@ class Report:
         return about | {"failures": self.failures, "samples": samples}
 
     def rows(self) -> list[tuple[str, str]]:
-        soak = self._soak
+        soak, before, after = self._soak, self._before, self._after
+        memory = self.resident
         cuts = statistics.quantiles(soak.latencies_s, n=100)
         counts = soak.verdicts
         return [
@@ -240,20 +239,16 @@ class Report:
             ("faults set", f"{soak.faults:,}"),
             ("time to the last byte, p50 / p99 ms", f"{cuts[49] * 1e3:.0f} / {cuts[98] * 1e3:.0f}"),
             ("counters that are not zero at the end", str(len(self._left))),
-            (
-                "descriptors before / after",
-                f"{self._before.descriptors} / {self._after.descriptors}",
-            ),
-            ("tasks before / after", f"{self._before.tasks} / {self._after.tasks}"),
+            ("descriptors before / after", f"{before.descriptors} / {after.descriptors}"),
+            ("tasks before / after", f"{before.tasks} / {after.tasks}"),
             ("descriptors, slope per minute", f"{self.descriptors.per_s * 60:+.2f}"),
             ("tasks, slope per minute", f"{self.tasks.per_s * 60:+.2f}"),
-            ("memory, first / last measured MiB", _mib(self.resident)),
-            ("memory, slope MiB per 10 minutes", f"{self.resident.per_s * 600 / MIB:+.2f}"),
+            (
+                "memory, first / last measured MiB",
+                f"{memory.first / MIB:.1f} / {memory.last / MIB:.1f}",
+            ),
+            ("memory, slope MiB per 10 minutes", f"{memory.per_s * 600 / MIB:+.2f}"),
         ]
-
-
-def _mib(line: Trend) -> str:
-    return f"{line.first / MIB:.1f} / {line.last / MIB:.1f}"
 
 
 async def soak(options: Namespace) -> Report:
@@ -286,9 +281,12 @@ def run(options: Namespace) -> int:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=positive, default=60.0, help="of load (default 60)")
-    parser.add_argument("--rate", type=positive, default=200.0, help="requests/s (default 200)")
-    parser.add_argument("--aborts", type=share, default=0.05, help="share that leaves (0.05)")
-    parser.add_argument("--faults", type=share, default=0.02, help="share that meets one (0.02)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the table and all samples")
-    parser.add_argument("--seed", type=int, default=1, help="of arrivals and choices (default 1)")
+    for name, kind, default, text in (
+        ("--seconds S", positive, 60.0, "of load"),
+        ("--rate X", positive, 200.0, "requests/s"),
+        ("--aborts X", share, 0.05, "share that leaves"),
+        ("--faults X", share, 0.02, "share that meets one"),
+        ("--seed N", int, 1, "of arrivals and choices"),
+        ("--json OUT", Path, None, "write the table and all samples"),
+    ):
+        option(parser, name, kind, default, text)

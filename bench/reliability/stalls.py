@@ -1,4 +1,4 @@
-"""`penstock bench stalls`: how long one body, or a scrape, holds up the streams of all others.
+"""`penstock bench stalls`: how long one body holds up the streams of all others.
 
 The proxy meters the turns of its loop while one body after another comes, of every shape that is
 dear to read. What counts is the longest turn in the loop's own CPU time, so that a busy machine is
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import uvloop
 
-from penstock.bench.arguments import count, names
+from penstock.bench.arguments import count, names, option
 from penstock.bench.client import HOST, call
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
@@ -25,7 +25,6 @@ from penstock.bench.reliability.metered import FLOAT, Meter
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.reliability.shapes import SHAPES
 from penstock.bench.report import BenchError, head, row, verdict
-from penstock.bench.scraper import PATH
 
 MIB: Final = 2**20
 SIZES_MIB: Final = (1, 4, 16, 32)
@@ -36,11 +35,7 @@ SLACK_BYTES: Final = 65_536
 ANSWER_S: Final = 60.0
 # Sent in chunks of a byte each: it holds a sixth of its size.
 CHUNKS: Final = "chunks of a byte"
-# No body: /metrics is asked for once.
-SCRAPE: Final = "a scrape"
-# A rendered /metrics is kept a second.
-RENDERED_S: Final = 1.1
-# Names of one server, so that a scrape has as much to tell as of a fleet.
+# Names of one server.
 BACKENDS: Final = 64
 _CHUNKED_END: Final = b'19\r\n{"model":"m","prompt":""}\r\n0\r\n\r\n'
 BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _CHUNKED_END}
@@ -55,9 +50,9 @@ class Watcher:
     """The stream beside: how late its events come."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self.writer = writer
+        self._reader, self.writer = reader, writer
         self.longest_s = 0.0
+        writer.write(backend.PACED)
 
     async def watch(self) -> None:
         """Read on until cancelled."""
@@ -67,12 +62,6 @@ class Watcher:
             if found is not None:
                 self.longest_s = max(self.longest_s, now_s - float(found[1]))
         raise BenchError("the stream beside ended")
-
-
-async def _watcher(port: int) -> Watcher:
-    reader, writer = await asyncio.open_connection(HOST, port)
-    writer.write(backend.PACED)
-    return Watcher(reader, writer)
 
 
 def _send(port: int, body: bytes) -> int:
@@ -89,27 +78,19 @@ class Stall(NamedTuple):
     beside_ms: float
 
 
-async def _cause(shape: str, body: bytes, proxy: ProxyProcess) -> None:
-    """What may stall: a request, or a scrape of a /metrics that is rendered anew."""
-    if shape == SCRAPE:
-        await asyncio.sleep(RENDERED_S)
-        await proxy.ask(PATH)
-    elif shape:
-        try:
-            status = await asyncio.to_thread(_send, proxy.port, body)
-        except OSError as error:
-            raise BenchError(f"{shape} was not answered: {error}") from None
-        if status not in ANSWERS:
-            raise BenchError(f"{shape} was answered {status}")
-
-
 async def _beside(
     shape: str, body: bytes, proxy: ProxyProcess, meter: Meter, watcher: Watcher
 ) -> Stall:
     await asyncio.sleep(SETTLE_S)
     watcher.longest_s = 0.0
     meter.reset()
-    await _cause(shape, body, proxy)
+    if shape:
+        try:
+            status = await asyncio.to_thread(_send, proxy.port, body)
+        except OSError as error:
+            raise BenchError(f"{shape} was not answered: {error}") from None
+        if status not in ANSWERS:
+            raise BenchError(f"{shape} was answered {status}")
     await asyncio.sleep(SETTLE_S)
     return Stall(meter.longest_s * 1e3, watcher.longest_s * 1e3)
 
@@ -127,13 +108,13 @@ async def measure(
         with server(backend.__name__) as url:
             urls = [url] * BACKENDS
             async with ProxyProcess(urls, module, limits=limits, health=QUIET) as proxy:
-                watcher = await _watcher(proxy.port)
+                watcher = Watcher(*await asyncio.open_connection(HOST, proxy.port))
                 watching = asyncio.create_task(watcher.watch())
                 try:
                     for shape in ("", *shapes):
                         stalls = [
                             await _least(shape, size, rounds, proxy, meter, watcher)
-                            for size in (sizes_mib[:1] if shape == SCRAPE else sizes_mib)
+                            for size in sizes_mib
                         ]
                         yield shape or "(no body)", stalls
                 finally:  # before the proxy leaves, whose last word would hide why
@@ -167,10 +148,9 @@ async def report(options: Namespace) -> list[str]:
     heads = [f"{size} MiB (<= {bound_ms(size):g})" for size in SIZES_MIB]
     print(head("longest turn, and stall beside, ms", *heads, "inside"))
     async for shape, stalls in measure(options.shapes, options.rounds):
-        pairs = zip(stalls, SIZES_MIB, strict=False)  # a scrape has one size
+        pairs = zip(stalls, SIZES_MIB, strict=True)
         inside = all(stall.own_ms <= bound_ms(size_mib) for stall, size_mib in pairs)
         cells = [f"{stall.own_ms:.1f}, {stall.beside_ms:.1f}" for stall in stalls]
-        cells += ["-"] * (len(SIZES_MIB) - len(cells))
         print(row(shape, *cells, "yes" if inside else "NO"), flush=True)
         if not inside:
             failures.append(f"{shape}: a turn is outside its bound")
@@ -178,11 +158,8 @@ async def report(options: Namespace) -> list[str]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    tries = "of a body that is outside (default 3)"
-    parser.add_argument("--rounds", type=count, default=3, help=tries)
-    shapes = [*BODIES, SCRAPE]
-    kind = names("shape", shapes)
-    parser.add_argument("--shapes", type=kind, default=",".join(shapes), help="(default all)")
+    option(parser, "--rounds N", count, 3, "tries of a body that is outside")
+    option(parser, "--shapes NAME,…", names("shape", BODIES), ",".join(BODIES), "which")
 
 
 def run(options: Namespace) -> int:

@@ -4,22 +4,28 @@ Figures are means over the seeds with the half-width of their 95 % interval (Stu
 """
 
 import statistics
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from penstock.bench.arguments import count, listed, nonnegative, positive, share
-from penstock.bench.report import head, row, save
-from penstock.bench.routing.adversity import ESTIMATE_SIGMA, Adversity
+from penstock.balancing.policies import POLICIES
+from penstock.bench.arguments import (
+    count,
+    listed,
+    nonnegative,
+    option,
+    options_of_runs,
+    positive,
+    share,
+)
+from penstock.bench.report import BenchError, computed, head, row, save
 from penstock.bench.routing.cell import Cell, compute, policy_name, workload
-from penstock.bench.routing.figure import draw
+from penstock.bench.routing.experiment import ESTIMATE_SIGMA, Adversity
 from penstock.bench.routing.generators import GENERATORS
-from penstock.bench.routing.interval import half_width
+from penstock.bench.routing.outcome import half_width
 from penstock.bench.sim.profiles import GPUS
 
 SHOWN: Final = (
@@ -34,13 +40,15 @@ SHOWN: Final = (
 # What the others are measured by, where it is among them.
 ORACLE: Final = "oracle"
 WINDOW_S_MIN: Final = 10.0
+# The rows of the figure, and the size of each panel.
+DRAWN: Final = (("ttft_mean_s", "mean TTFT, s"), ("goodput", "goodput"))
+PANEL_INCHES: Final = (4.2, 3.0)
 
 
 def run(options: Namespace) -> int:
     """Print the tables; returns the exit status. Raises BenchError."""
     cells = list(_cells(options))
-    with ProcessPoolExecutor(options.jobs) as pool:
-        found = dict(zip(cells, pool.map(_told, cells), strict=True))
+    found = computed(compute, cells, options.jobs, _told)
     for trace, load in product(options.trace, options.load):
         mine = {c: f for c, f in found.items() if (c.trace, c.load) == (trace, load)}
         mixed = str(next(iter(mine)).adversity)
@@ -56,39 +64,19 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _told(cell: Cell) -> dict[str, float]:
-    figures = compute(cell)
-    print(f"{_name(cell.trace)} {cell.policy} {cell.load:g} seed {cell.seed}", file=sys.stderr)
-    return figures
+def _told(cell: Cell) -> str:
+    return f"{_name(cell.trace)} {cell.policy} {cell.load:g} seed {cell.seed}"
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
-    seeds = range(1, options.seeds + 1)
-    for trace, load, seed, policy in product(options.trace, options.load, seeds, options.policies):
-        yield Cell(
-            trace,
-            policy,
-            load,
-            seed,
-            options.routers,
-            options.backends,
-            options.profile,
-            options.window_s,
-            options.noise,
-            options.api_ms / 1e3,
-            options.share_s,
-            Adversity(
-                options.slow,
-                options.hidden,
-                options.estimates_off,
-                options.rates_wrong,
-                options.outage,
-                options.out,
-                options.plain,
-                options.untold,
-            ),
-            options.admission,
-        )
+    o = options
+    adversity = Adversity(
+        *(o.slow, o.hidden, o.estimates_off, o.rates_wrong, o.outage),
+        *(o.out, o.plain, o.untold),
+    )
+    rest = o.routers, o.backends, o.profile, o.window_s, o.noise, o.api_ms / 1e3, o.share_s
+    for trace, load, seed, policy in product(o.trace, o.load, range(1, o.seeds + 1), o.policies):
+        yield Cell(trace, policy, load, seed, *rest, adversity, o.admission)
 
 
 def _table(found: dict[Cell, dict[str, float]], policies: Sequence[str]) -> None:
@@ -118,59 +106,36 @@ def _name(trace: str) -> str:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
     made_up = ", ".join(GENERATORS)
-    add("--trace", nargs="+", type=workload, required=True, help=f"trace files, or {made_up}")
-    add(
-        "--policies",
-        type=listed(policy_name),
-        default="round_robin,least_requests,least_tokens,session,token_cost",
-    )
-    add("--backends", type=count, default=8, metavar="N", help="engines (default 8)")
-    add("--profile", choices=GPUS, default="70b-4xh100", help="model and GPUs of each")
-    add(
-        "--load",
-        type=listed(positive),
-        default="0.8",
-        metavar="X,…",
-        help="1.0: see bench/routing/load.py",
-    )
-    add("--routers", type=count, default=1, metavar="R", help="proxies before the engines")
-    add(
-        "--share-s",
-        type=nonnegative,
-        default=0.0,
-        metavar="S",
-        help="how often each proxy tells the others its load (default never)",
-    )
-    add("--window-s", type=_seconds, default=360.0, help="of the trace (default 360)")
-    add("--noise", type=nonnegative, default=0.0, metavar="X", help="of a step's time (default 0)")
-    add(
-        "--api-ms",
-        type=nonnegative,
-        default=0.0,
-        metavar="MS",
-        help="API server, a request (default 0)",
-    )
-    add("--slow", type=_whole, default=0, metavar="N", help="engines at half speed (default 0)")
-    add("--hidden", type=share, default=0.0, metavar="X", help="share of requests sent past us")
-    add(
-        "--estimates-off",
-        type=nonnegative,
-        default=ESTIMATE_SIGMA,
-        metavar="X",
-        help=f"error of prompts' estimated tokens (default {ESTIMATE_SIGMA})",
-    )
-    add("--rates-wrong", type=share, default=0.0, metavar="X", help="error of learnt speeds")
-    add("--outage", action="store_true", help="one backend joins, one dies and comes back")
-    add("--out", type=_whole, default=0, metavar="N", help="backends that die at once (default 0)")
-    add("--plain", type=share, default=0.0, metavar="X", help="share of answers not streamed")
-    add("--untold", action="store_true", help="answers do not tell cached tokens; metrics do")
-    add("--admission", action="store_true", help="requests wait before busy engines")
-    add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
-    add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
-    add("--json", type=Path, metavar="OUT", help="write all cells")
-    add("--figure", type=Path, metavar="OUT", help="draw them; .svg, .png or .pdf")
+    traces = f"trace files, or {made_up}"
+    parser.add_argument("--trace", nargs="+", type=workload, required=True, help=traces)
+    rules = "round_robin,least_requests,least_tokens,session,token_cost"
+    load = "1.0 fills the engines: see bench/routing/trace.py"
+    shares = "how often each proxy tells the others its load; 0: never"
+    estimates = "error of prompts' estimated tokens"
+    for name, kind, default, text in (
+        ("--policies A,…", listed(policy_name), rules, ""),
+        ("--backends N", count, 8, "engines"),
+        ("--profile", GPUS, "70b-4xh100", "model and GPUs of each"),
+        ("--load X,…", listed(positive), "0.8", load),
+        ("--routers R", count, 1, "proxies before the engines"),
+        ("--share-s S", nonnegative, 0.0, shares),
+        ("--window-s S", _seconds, 360.0, "of the trace"),
+        ("--noise X", nonnegative, 0.0, "of a step's time"),
+        ("--api-ms MS", nonnegative, 0.0, "API server, a request"),
+        ("--slow N", _whole, 0, "engines at half speed"),
+        ("--hidden X", share, 0.0, "share of requests sent past us"),
+        ("--estimates-off X", nonnegative, ESTIMATE_SIGMA, estimates),
+        ("--rates-wrong X", share, 0.0, "error of learnt speeds"),
+        ("--outage", bool, None, "one backend joins, one dies and comes back"),
+        ("--out N", _whole, 0, "backends that die at once"),
+        ("--plain X", share, 0.0, "share of answers not streamed"),
+        ("--untold", bool, None, "answers do not tell cached tokens; metrics do"),
+        ("--admission", bool, None, "requests wait before busy engines"),
+        ("--figure OUT", Path, None, "draw them; .svg, .png or .pdf"),
+    ):
+        option(parser, name, kind, default, text)
+    options_of_runs(parser, 3)
 
 
 def _whole(text: str) -> int:
@@ -183,3 +148,55 @@ def _seconds(text: str) -> float:
     if seconds < WINDOW_S_MIN:
         raise ArgumentTypeError(f"at least {WINDOW_S_MIN:g} s")
     return seconds
+
+
+def draw(found: Mapping[Cell, Mapping[str, float]], titles: Mapping[str, str], path: Path) -> None:
+    """Write the figure; the kind of file is in its name. Raises BenchError, OSError.
+
+    `titles` are the workloads' names, by what cells call them.
+    """
+    try:
+        from matplotlib import rcParams
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise BenchError("matplotlib is missing: pip install matplotlib") from None
+    width, height = PANEL_INCHES
+    figure = Figure(figsize=(width * len(titles), height * len(DRAWN)), layout="constrained")
+    panels = figure.subplots(len(DRAWN), len(titles), squeeze=False, sharex=True)
+    for column, (trace, title) in enumerate(titles.items()):
+        for number, (key, label) in enumerate(DRAWN):
+            panel = panels[number][column]
+            for policy in dict.fromkeys(cell.policy for cell in found):
+                mine = {c: f for c, f in found.items() if (c.trace, c.policy) == (trace, policy)}
+                _line(panel, mine, key, policy)
+            panel.set_ylabel(label)
+            panel.grid(alpha=0.3)
+        panels[0][column].set_title(title)
+        panels[0][column].set_yscale("log")
+        panels[-1][column].set_xlabel("load")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6)
+    # Without a date and with the same names, so that the same figures make the same file.
+    rcParams["svg.hashsalt"] = "penstock"
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _line(panel: Any, found: Mapping[Cell, Mapping[str, float]], key: str, policy: str) -> None:
+    """One policy: means over the seeds with their 95 % intervals."""
+    loads = sorted({cell.load for cell in found})
+    runs: list[Sequence[float]] = [
+        [figures[key] for cell, figures in found.items() if cell.load == load] for load in loads
+    ]
+    means = [statistics.fmean(values) for values in runs]
+    ours = policy in POLICIES
+    panel.errorbar(
+        loads,
+        means,
+        yerr=[half_width(values) for values in runs],
+        label=policy,
+        marker="o",
+        markersize=3,
+        linewidth=2.0 if ours else 1.0,
+        linestyle="-" if ours else "--",
+        capsize=2,
+    )

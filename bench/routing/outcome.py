@@ -10,6 +10,9 @@ from penstock.bench.routing.trace import Arrival
 # A request is good when its first token came within this and its tokens, in the mean, within that.
 GOOD_TTFT_S: Final = 5.0
 GOOD_TPOT_S: Final = 0.1
+# Quantiles of Student's t at 97.5 %, by degrees of freedom, and beyond them.
+STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+BEYOND: Final = 2.23  # of ten; less with more
 
 
 class Outcome:
@@ -46,9 +49,7 @@ class Outcome:
         """The figures of a cell, by the names of the published JSON."""
         return {
             "ttft_mean_s": statistics.fmean(self.ttft_s),
-            "ttft_p50_s": quantile(self.ttft_s, 0.5),
-            "ttft_p90_s": quantile(self.ttft_s, 0.9),
-            "ttft_p99_s": quantile(self.ttft_s, 0.99),
+            **{f"ttft_p{n}_s": quantile(self.ttft_s, n / 100) for n in (50, 90, 99)},
             "itl_p99_s": quantile(self.gaps_s, 0.99),
             "e2e_mean_s": statistics.fmean(self.e2e_s),
             "e2e_p99_s": quantile(self.e2e_s, 0.99),
@@ -76,3 +77,13 @@ def jain(loads: Sequence[float]) -> float:
     """Jain's fairness index: 1.0 when all are equal, 1/n when one has all."""
     squares = sum(load * load for load in loads)
     return sum(loads) ** 2 / (len(loads) * squares)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of a mean; 0.0 of a single value, of which nothing is known."""
+    freedom = len(values) - 1
+    if not freedom:
+        return 0.0
+    student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else BEYOND
+    half: float = student * statistics.stdev(values) / len(values) ** 0.5
+    return half

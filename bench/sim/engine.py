@@ -14,12 +14,12 @@ then delivers its emissions.
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as List
+from dataclasses import dataclass, field
 from itertools import chain
 from math import exp
 from random import Random
 from typing import Protocol
 
-from penstock.bench.sim.kv_cache import KvCache
 from penstock.bench.sim.profiles import Profile, Work
 
 
@@ -29,6 +29,7 @@ class Listener(Protocol):
     def token(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """One prompt and the tokens generated from it.
 
@@ -36,41 +37,21 @@ class Sequence:
     are known beforehand, of the output. It hangs, still running, once it has `stall_at` tokens.
     """
 
-    __slots__ = (
-        "arrived_s",
-        "cached_tokens",
-        "computed",
-        "generated",
-        "hashes",
-        "known",
-        "max_tokens",
-        "owner",
-        "preemptions",
-        "prompt_tokens",
-        "stall_at",
-        "unknown",
-    )
+    prompt_tokens: int
+    max_tokens: int
+    owner: Listener
+    stall_at: int | None = None
+    hashes: List[Hashable] = ()
+    generated: int = field(default=0, init=False)
+    computed: int = field(default=0, init=False)  # tokens in the KV cache
+    known: int = field(default=0, init=False)  # its blocks that others may share
+    unknown: int = field(default=0, init=False)  # its other blocks
+    cached_tokens: int = field(default=0, init=False)  # of its first admission
+    preemptions: int = field(default=0, init=False)
+    arrived_s: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        prompt_tokens: int,
-        max_tokens: int,
-        owner: Listener,
-        stall_at: int | None = None,
-        hashes: List[Hashable] = (),
-    ) -> None:
-        self.prompt_tokens = max(1, prompt_tokens)
-        self.max_tokens = max_tokens
-        self.owner = owner
-        self.stall_at = stall_at
-        self.hashes = hashes
-        self.generated = 0
-        self.computed = 0  # tokens in the KV cache
-        self.known = 0  # its blocks that others may share
-        self.unknown = 0  # its other blocks
-        self.cached_tokens = 0  # of its first admission
-        self.preemptions = 0
-        self.arrived_s = 0.0
+    def __post_init__(self) -> None:
+        self.prompt_tokens = max(1, self.prompt_tokens)
 
     @property
     def tokens(self) -> int:
@@ -79,6 +60,86 @@ class Sequence:
     @property
     def done(self) -> bool:
         return self.generated >= self.max_tokens
+
+
+class KvCache:
+    """`capacity_blocks` blocks; a hash stands for a block's tokens and all before them.
+
+    As in vLLM, a full block is known by the hash of all tokens up to its end, blocks in use are
+    shared between sequences with the same beginning, and a known block that nobody uses keeps its
+    content until its place is needed. Free blocks that nobody can share are taken first; of the
+    others the one free for longest, and of one sequence the last block was freed first. (vLLM 0.32,
+    `BlockPool.free_blocks`.)
+    """
+
+    def __init__(self, capacity_blocks: int) -> None:
+        self.capacity_blocks = capacity_blocks
+        self._users: dict[Hashable, int] = {}  # of known blocks in use
+        self._unknown = 0  # blocks in use whose content nobody can share
+        self._blank = capacity_blocks  # free, with nothing that anybody could share
+        self._freed: OrderedDict[Hashable, None] = OrderedDict()  # known, oldest first
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be taken."""
+        return self._blank + len(self._freed)
+
+    @property
+    def usage(self) -> float:
+        """Share in use, 0 to 1."""
+        return 1.0 - self.free / self.capacity_blocks
+
+    def cached(self, hashes: List[Hashable]) -> tuple[int, int]:
+        """(leading blocks of these that are here, how many of them are free ones)."""
+        hits = free = 0
+        for each in hashes:
+            if each in self._freed:
+                free += 1
+            elif each not in self._users:
+                break
+            hits += 1
+        return hits, free
+
+    def share(self, hashes: List[Hashable]) -> None:
+        """Use blocks that are here."""
+        for each in hashes:
+            self._freed.pop(each, None)
+            self._users[each] = self._users.get(each, 0) + 1
+
+    def take(self, count: int) -> None:
+        """Use `count` more blocks, which forget what they held."""
+        assert count <= self.free
+        self._unknown += count
+        blank = min(count, self._blank)
+        self._blank -= blank
+        for _ in range(count - blank):
+            self._freed.popitem(last=False)
+
+    def forget(self) -> None:
+        """Every free block is as if never used; those in use stay."""
+        self._blank += len(self._freed)
+        self._freed.clear()
+
+    def know(self, block: Hashable) -> bool:
+        """A taken block is full and can be shared; False when another already holds the same."""
+        if block in self._users or block in self._freed:
+            return False
+        self._unknown -= 1
+        self._users[block] = 1
+        return True
+
+    def release(self, known: List[Hashable], unknown: int) -> None:
+        """A sequence lets go of its blocks: those it shares, first to last, and others."""
+        self._unknown -= unknown
+        self._blank += unknown
+        for block in reversed(known):
+            users = self._users[block] - 1
+            if users:
+                self._users[block] = users
+            else:
+                del self._users[block]
+                self._freed[block] = None
+        assert self._unknown >= 0
 
 
 class Engine:
@@ -94,18 +155,11 @@ class Engine:
         self._waiting: OrderedDict[Sequence, None] = OrderedDict()
         self._running: dict[Sequence, None] = {}
         self._finished: list[Sequence] = []
-        self.requests_total = 0
-        self.aborted_total = 0
-        self.finished_total = 0
-        self.prompt_tokens_total = 0
-        self.generation_tokens_total = 0
-        self.admitted_total = 0
-        self.preemptions_total = 0
-        self.cache_queries_total = 0  # tokens looked for in the cache, and found
-        self.cache_hits_total = 0
+        self.requests_total = self.aborted_total = self.finished_total = self.admitted_total = 0
+        self.prompt_tokens_total = self.generation_tokens_total = self.preemptions_total = 0
+        self.cache_queries_total = self.cache_hits_total = 0  # tokens looked for, and found
+        self.steps_total = self.step_tokens_total = 0  # and what these steps computed
         self.queue_time_s_total = 0.0
-        self.steps_total = 0
-        self.step_tokens_total = 0  # that these steps computed
 
     @property
     def waiting(self) -> int:

@@ -21,20 +21,11 @@ class Refusal(Exception):
         self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.param = param
+        self.status, self.message, self.kind, self.param = status, message, kind, param
 
     def openai(self) -> dict[str, Any]:
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.status,
-            }
-        }
+        about = {"message": self.message, "type": self.kind}
+        return {"error": about | {"param": self.param, "code": self.status}}
 
     def body(self, *, anthropic: bool = False) -> bytes:
         """The JSON body of an answer with this status."""
@@ -58,14 +49,7 @@ def draining() -> Refusal:
 
 def engine_error(status: int) -> Refusal:
     """What a request already accepted gets when the engine cannot serve it after all."""
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return busy()
-    return Refusal(status, DEAD_MESSAGE, "InternalServerError")
-
-
-def unknown_model(model: str, served: str) -> Refusal:
-    message = f"The model `{model}` does not exist. Valid aliases: {served}."
-    return Refusal(404, message, "NotFoundError", "model")
+    return busy() if status == 503 else Refusal(status, DEAD_MESSAGE, "InternalServerError")
 
 
 def prompt_too_long(tokens: int, limit: int) -> Refusal:

@@ -7,38 +7,30 @@ what a request suffers later (silence, an error, a cut) it suffers inside that 2
 
 import asyncio
 
-from penstock.bench.sim.dialects.dialect import Dialect, id_list
-from penstock.bench.sim.dialects.messages import Messages
+from penstock.bench.sim.connection import Reply
+from penstock.bench.sim.dialects import Dialect, Messages, id_list
 from penstock.bench.sim.engine import Sequence
 from penstock.bench.sim.errors import engine_error
 from penstock.bench.sim.faults import Fault, FaultKind
-from penstock.bench.sim.instance import Instance
+from penstock.bench.sim.instance import Instance, Work
 from penstock.bench.sim.job import Job
 from penstock.bench.sim.profiles import Profile
 from penstock.bench.sim.prompt import Prompt
-from penstock.bench.sim.reply import KEEP_ALIVE_COMMENT, Reply
 from penstock.bench.sim.script import Recital
-from penstock.bench.sim.store import Work
 from penstock.bench.sim.text import Token, Voice
 
 _BREAKS = (
-    FaultKind.CUT_AFTER_HEADERS,
-    FaultKind.CUT_MID_STREAM,
-    FaultKind.GARBAGE,
-    FaultKind.ERROR_EVENT,
-    FaultKind.ABORT_MID_STREAM,
+    *(FaultKind.CUT_AFTER_HEADERS, FaultKind.CUT_MID_STREAM, FaultKind.GARBAGE),
+    *(FaultKind.ERROR_EVENT, FaultKind.ABORT_MID_STREAM),
 )
-_HANGS = (
-    FaultKind.HANG_BEFORE_HEADERS,
-    FaultKind.HANG_AFTER_HEADERS,
-    FaultKind.HANG_MID_STREAM,
-)
+_HANGS = FaultKind.HANG_BEFORE_HEADERS, FaultKind.HANG_AFTER_HEADERS, FaultKind.HANG_MID_STREAM
 _AT_ONCE = frozenset(
     {FaultKind.CUT_AFTER_HEADERS, FaultKind.HANG_BEFORE_HEADERS, FaultKind.HANG_AFTER_HEADERS}
 )
 _GARBAGE = b"\x00\xff no chunk \r\n: data: {]\n\n" * 4
+# Content-length of an unstreamed body that will never come.
 _PROMISED_BYTES = 512
-"""Content-length of an unstreamed body that will never come."""
+_KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class Choice:
@@ -47,22 +39,15 @@ class Choice:
     __slots__ = ("generation", "index", "prompt", "sent", "sequence", "tokens", "voice")
 
     def __init__(
-        self,
-        generation: "Generation",
-        index: int,
-        prompt: Prompt,
-        choice: int,
-        stall_at: int | None,
+        self, generation: "Generation", index: int, prompt: Prompt, choice: int, stall: int | None
     ) -> None:
-        self.generation = generation
-        self.index = index
-        self.prompt = prompt
+        self.generation, self.index, self.prompt = generation, index, prompt
         script = generation.job.script
         self.voice = Recital(script) if script is not None else Voice(prompt.text, choice)
         profile = generation.profile
         hashes = prompt.block_hashes(profile.block_tokens) if profile.prefix_caching else []
         most = generation.job.hidden_tokens + generation.job.max_tokens
-        self.sequence = Sequence(prompt.tokens, most, self, stall_at, hashes)
+        self.sequence = Sequence(prompt.tokens, most, self, stall, hashes)
         self.tokens: list[Token] = []
         self.sent = 0
 
@@ -86,24 +71,6 @@ class Choice:
 
 class Generation:
     """One request: k prompts x n choices, one answer."""
-
-    __slots__ = (
-        "_break",
-        "_break_at",
-        "_chunk_tokens",
-        "_comments",
-        "_faults",
-        "_fresh",
-        "_open",
-        "_over",
-        "_reply",
-        "_request_id",
-        "_server",
-        "_tokens",
-        "choices",
-        "dialect",
-        "job",
-    )
 
     def __init__(
         self, server: Instance, reply: Reply, job: Job, dialect: Dialect, request_id: str
@@ -286,7 +253,7 @@ class Generation:
             self._comments = loop.call_later(fault.every_s, self._comment)
 
     def _comment(self) -> None:
-        self._reply.event(KEEP_ALIVE_COMMENT)
+        self._reply.event(_KEEP_ALIVE)
         self._comment_while_queued()
 
     def _stop_comments(self) -> None:

@@ -9,38 +9,88 @@ changes never interleave. Several instances run in one process.
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from hashlib import blake2b
+from dataclasses import dataclass, field
+from hashlib import blake2b, sha256
 from random import Random
-from typing import Self
+from typing import Any, Final, Self
 
-from penstock.bench.sim.connection import Connection
-from penstock.bench.sim.dialects.dialect import Identity
+from penstock.bench.sim.connection import Connection, Reply, Request
+from penstock.bench.sim.dialects import Identity
 from penstock.bench.sim.engine import Engine
-from penstock.bench.sim.errors import Refusal, busy, prompt_too_long, unknown_model
+from penstock.bench.sim.errors import Refusal, busy, prompt_too_long
 from penstock.bench.sim.faults import FaultKind, Faults
-from penstock.bench.sim.job import Body, Job
+from penstock.bench.sim.job import Body, Job, Manner
 from penstock.bench.sim.listener import Listener
-from penstock.bench.sim.manner import Manner
 from penstock.bench.sim.profiles import PROFILES, Profile
 from penstock.bench.sim.pump import Pump
-from penstock.bench.sim.reply import Reply
-from penstock.bench.sim.request import Request
-from penstock.bench.sim.store import WORK_MAX, ResponseStore, Seen, Work
+
+RESPONSES_MAX: Final = 1_024
+SEEN_MAX: Final = 64
+WORK_MAX: Final = 2_048
 
 
+@dataclass(slots=True)
 class Adapters:
-    """LoRA adapters of one instance."""
+    """LoRA adapters of one instance. `enabled`: it loads them at run time.
+
+    `paths`: of those that are loaded, by name. `missing`: paths at which there is none.
+    """
+
+    enabled: bool = False
+    paths: dict[str, str] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    load_s: float = 0.0
+
+
+class ResponseStore:
+    """Finished /v1/responses by id, each with the conversation up to its end. The oldest go."""
 
     def __init__(self) -> None:
-        self.enabled = False
-        """Whether it loads any at run time."""
-        self.paths: dict[str, str] = {}
-        """Of those that are loaded, by name."""
-        self.missing: set[str] = set()
-        """Paths at which there is none."""
-        self.load_s = 0.0
+        self._kept: OrderedDict[str, tuple[dict[str, Any], list[Any]]] = OrderedDict()
+
+    def put(self, response: dict[str, Any], conversation: list[Any]) -> None:
+        self._kept[response["id"]] = response, conversation
+        if len(self._kept) > RESPONSES_MAX:
+            self._kept.popitem(last=False)
+
+    def get(self, response_id: str) -> tuple[dict[str, Any], list[Any]]:
+        """The response and its conversation. Raises Refusal."""
+        kept = self._kept.get(response_id)
+        if kept is None:
+            message = f"Response with id '{response_id}' not found."
+            raise Refusal(404, message, "invalid_request_error", "response_id")
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one request took of the engine. `whole`: it had all of its answer."""
+
+    request_id: str
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    whole: bool
+
+
+class Seen(deque[Request]):
+    """The last requests, as received."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=SEEN_MAX)
+
+    def listing(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "line": request.line,
+                "headers": [[n.decode("latin-1"), v.decode("latin-1")] for n, v in request.headers],
+                "body_bytes": len(request.body),
+                "body_sha256": sha256(request.body).hexdigest(),
+            }
+            for request in self
+        ]
 
 
 class Instance(ABC):
@@ -79,9 +129,7 @@ class Instance(ABC):
         self.work = deque[Work](maxlen=WORK_MAX)
         self.generations = 0  # that have not ended
         self.connections: set[Connection] = set()
-        self.connections_total = 0
-        self.client_aborts_total = 0
-        self.busy_total = 0
+        self.connections_total = self.client_aborts_total = self.busy_total = 0
         self._listener = Listener(lambda: Connection(self))
         self._emptied = asyncio.Event()
         self._running = False
@@ -155,7 +203,8 @@ class Instance(ABC):
     def check_model(self, body: Body) -> None:
         model = body.get("model")
         if model is not None and model != self.model and str(model) not in self.adapters.paths:
-            raise unknown_model(str(model), self.model)
+            message = f"The model `{model}` does not exist. Valid aliases: {self.model}."
+            raise Refusal(404, message, "NotFoundError", "model")
 
     def check_job(self, job: Job) -> None:
         """Refuse what vLLM refuses before its 200, and bring the rest within its limits."""

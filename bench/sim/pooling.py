@@ -3,18 +3,18 @@
 The numbers are a hash of the text, so equal inputs agree on every server.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from penstock.bench.sim.dialects.dialect import Identity, openai_usage, usage_of
+from penstock.bench.sim.dialects import Identity, Spoken, openai_usage, usage_of
 from penstock.bench.sim.errors import Refusal, invalid_field
 from penstock.bench.sim.job import Body, Job, is_ids
 from penstock.bench.sim.prompt import Prompt
 
 _DIMENSIONS: Final = 8
 
-Shape = Callable[[Identity, list[Any], Body], dict[str, Any]]
+Shape = Callable[[Identity, Sequence[Spoken], Body], dict[str, Any]]
 
 
 def inputs_job(body: Body) -> Job:
@@ -51,11 +51,35 @@ def items_job(body: Body) -> Job:
     return Job([Prompt.from_text(query + i) for i in _texts("items", body.get("items"))])
 
 
-def embeddings(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
-    return _listing("embd", identity, choices, _embedding)
+def _listing(prefix: str, item: Callable[[list[float]], dict[str, Any]]) -> Shape:
+    """The shape of a list with an item for each input, made of its numbers."""
+
+    def shape(identity: Identity, choices: Sequence[Spoken], body: Body) -> dict[str, Any]:
+        return {
+            "id": f"{prefix}-{identity.request_id}",
+            "object": "list",
+            "created": identity.created,
+            "model": identity.model,
+            "data": [{"index": c.index, **item(_numbers(c.prompt.text))} for c in choices],
+            "usage": openai_usage(usage_of(choices)[0], 0),
+        }
+
+    return shape
 
 
-def cohere(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+def _class(numbers: list[float]) -> dict[str, Any]:
+    first = numbers[0]
+    label = "LABEL_0" if first >= 0.5 else "LABEL_1"
+    return {"label": label, "probs": [first, 1.0 - first], "num_classes": 2}
+
+
+embeddings: Final = _listing("embd", lambda numbers: {"object": "embedding", "embedding": numbers})
+pooling: Final = _listing("pool", lambda numbers: {"object": "pooling", "data": numbers})
+scores: Final = _listing("embd", lambda numbers: {"object": "score", "score": numbers[0]})
+classes: Final = _listing("classify", _class)
+
+
+def cohere(identity: Identity, choices: Sequence[Spoken], body: Body) -> dict[str, Any]:
     tokens = usage_of(choices)[0]
     return {
         "id": f"embd-{identity.request_id}",
@@ -69,21 +93,9 @@ def cohere(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]
     }
 
 
-def pooling(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
-    return _listing("pool", identity, choices, _pooled)
-
-
-def classes(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
-    return _listing("classify", identity, choices, _class)
-
-
-def scores(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
-    return _listing("embd", identity, choices, _score)
-
-
-def ranking(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any]:
+def ranking(identity: Identity, choices: Sequence[Spoken], body: Body) -> dict[str, Any]:
     documents = _texts("documents", body.get("documents"))
-    results = [
+    results: list[dict[str, Any]] = [
         {
             "index": choice.index,
             "document": {"text": documents[choice.index], "multi_modal": None},
@@ -100,37 +112,6 @@ def ranking(identity: Identity, choices: list[Any], body: Body) -> dict[str, Any
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "results": results[:top] if isinstance(top, int) and top > 0 else results,
     }
-
-
-def _listing(
-    prefix: str, identity: Identity, choices: list[Any], item: Callable[[Any], dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        "id": f"{prefix}-{identity.request_id}",
-        "object": "list",
-        "created": identity.created,
-        "model": identity.model,
-        "data": [{"index": choice.index, **item(choice)} for choice in choices],
-        "usage": openai_usage(usage_of(choices)[0], 0),
-    }
-
-
-def _embedding(choice: Any) -> dict[str, Any]:
-    return {"object": "embedding", "embedding": _numbers(choice.prompt.text)}
-
-
-def _pooled(choice: Any) -> dict[str, Any]:
-    return {"object": "pooling", "data": _numbers(choice.prompt.text)}
-
-
-def _score(choice: Any) -> dict[str, Any]:
-    return {"object": "score", "score": _numbers(choice.prompt.text)[0]}
-
-
-def _class(choice: Any) -> dict[str, Any]:
-    first = _numbers(choice.prompt.text)[0]
-    label = "LABEL_0" if first >= 0.5 else "LABEL_1"
-    return {"label": label, "probs": [first, 1.0 - first], "num_classes": 2}
 
 
 def _numbers(text: bytes) -> list[float]:

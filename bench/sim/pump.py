@@ -7,8 +7,25 @@ a delay of more than one step is not made up for.
 
 import asyncio
 
-from penstock.bench.sim.api_server import ApiServer
 from penstock.bench.sim.engine import Engine, Sequence
+
+
+class ApiServer:
+    """What stands before vLLM's scheduler: one process that reads, templates and tokenizes.
+
+    It takes `api_s`, in engine seconds, for each request, one after the other. 0: no time.
+    """
+
+    def __init__(self, api_s: float) -> None:
+        self._api_s = api_s
+        self._free_s = 0.0
+
+    def ready_s(self, now_s: float) -> float:
+        """When a request that comes now reaches the scheduler."""
+        if not self._api_s:
+            return now_s
+        self._free_s = max(self._free_s, now_s) + self._api_s
+        return self._free_s
 
 
 class Pump:
@@ -41,9 +58,7 @@ class Pump:
         for sequence in sequences:
             self._parsed.pop(sequence, None)
             self._engine.submit(sequence, now_s * self.speedup)
-        if self._timer is None:
-            self._due_s = now_s
-            self._step()
+        self._wake(now_s)
 
     def abort(self, sequences: list[Sequence]) -> None:
         """Drop sequences at once; those that have finished are left alone."""
@@ -52,18 +67,20 @@ class Pump:
             if timer is not None:  # those of one request come and go together
                 timer.cancel()
             self._engine.abort(sequence)
-        if self._timer is None:
-            # Freed blocks may let a waiting prompt in behind streams that hang.
-            self._due_s = asyncio.get_running_loop().time()
-            self._step()
+        # Freed blocks may let a waiting prompt in behind streams that hang.
+        self._wake(asyncio.get_running_loop().time())
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for timer in self._parsed.values():
-            timer.cancel()
+        for timer in (self._timer, *self._parsed.values()):
+            if timer is not None:
+                timer.cancel()
+        self._timer = None
         self._parsed.clear()
+
+    def _wake(self, now_s: float) -> None:
+        if self._timer is None:
+            self._due_s = now_s
+            self._step()
 
     def _step(self) -> None:
         loop = asyncio.get_running_loop()

@@ -5,19 +5,16 @@ A share of the requests has prompts of 100,000 tokens. A call is good with a fir
 """
 
 import statistics
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.bench.arguments import count, listed, positive, share
-from penstock.bench.report import head, row, save
-from penstock.bench.routing.load import speedup
+from penstock.bench.arguments import count, listed, option, options_of_runs, positive, share
+from penstock.bench.report import computed, head, row, save
+from penstock.bench.routing.trace import speedup
 from penstock.bench.sim.profiles import GPUS
 from penstock.bench.spill.http import play
 from penstock.bench.spill.world import RULES, Spill, arrivals
@@ -40,7 +37,7 @@ SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. `load`: 1.0 fills the engines (`bench/routing/load.py`)."""
+    """One run. `load`: 1.0 fills the engines (`bench/routing/trace.py`)."""
 
     load: float
     long_engines: int
@@ -59,22 +56,16 @@ class Cell:
         coming = arrivals(self.share, GUESS_PER_S, self.length_s, Random(self.seed))
         faster = speedup(coming, profile, self.backends, self.load)
         coming = [each._replace(at_s=each.at_s / faster) for each in coming]
+        engines, long_engines, admission = self.backends, self.long_engines, self.admission
         if self.http:
-            return play(
-                self.rule,
-                self.profile,
-                coming,
-                backends=self.backends,
-                long_engines=self.long_engines,
-                admission=self.admission,
-            )
+            return play(self.rule, self.profile, coming, engines, long_engines, admission=admission)
         world = Spill(
             self.rule,
             profile,
-            backends=self.backends,
-            long_engines=self.long_engines,
+            backends=engines,
+            long_engines=long_engines,
             seed=self.seed,
-            admission=self.admission,
+            admission=admission,
         )
         return world.play(coming)
 
@@ -82,8 +73,8 @@ class Cell:
 def run(options: Namespace) -> int:
     """Print a table for each load. Returns the exit status."""
     cells = list(_cells(options))
-    with ProcessPoolExecutor(1 if options.http else options.jobs) as pool:
-        found = dict(zip(cells, pool.map(_told, cells), strict=True))
+    jobs = 1 if options.http else options.jobs
+    found = computed(Cell.figures, cells, jobs, lambda cell: f"{_name(cell)} seed {cell.seed}")
     for load in options.load:
         given = {"of_one", *found[cells[0]]}
         titles = [title for key, title in SHOWN if key in given]
@@ -121,38 +112,16 @@ def _cells(options: Namespace) -> Iterator[Cell]:
             yield Cell(load, engines, rule, seed, *rest, options.admission, options.http)
 
 
-def _told(cell: Cell) -> dict[str, float]:
-    figures = cell.figures()
-    print(f"{cell.load:g} {_name(cell)} seed {cell.seed}", file=sys.stderr)
-    return figures
-
-
 def arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--load",
-        type=listed(positive),
-        default="0.6,0.8",
-        metavar="X,…",
-        help="1.0: see bench/routing/load.py (default 0.6,0.8)",
-    )
-    add("--backends", type=count, default=8, metavar="N", help="engines (default 8)")
-    add(
-        "--long-engines",
-        type=listed(count),
-        default="5,6,7",
-        metavar="N,…",
-        help="engines of the pool for long prompts (default 5,6,7)",
-    )
-    add("--profile", choices=GPUS, default="8b-1xh100", help="model and GPUs of each")
-    add("--share", type=share, default=0.08, metavar="X", help="of long prompts (default 0.08)")
-    add(
-        "--http",
-        action="store_true",
-        help="in real time, through penstock before simulated servers",
-    )
-    add("--admission", action="store_true", help="requests wait before busy engines")
-    add("--length-s", type=positive, default=300.0, metavar="S", help="of a run (default 300)")
-    add("--seeds", type=count, default=3, metavar="K", help="runs of each cell (default 3)")
-    add("--jobs", type=count, default=2, metavar="J", help="at once (default 2)")
-    add("--json", type=Path, metavar="OUT", help="write all cells")
+    for name, kind, default, text in (
+        ("--load X,…", listed(positive), "0.6,0.8", "1.0: see bench/routing/trace.py"),
+        ("--backends N", count, 8, "engines"),
+        ("--long-engines N,…", listed(count), "5,6,7", "engines of the pool for long prompts"),
+        ("--profile", GPUS, "8b-1xh100", "model and GPUs of each"),
+        ("--share X", share, 0.08, "of long prompts"),
+        ("--http", bool, None, "in real time, through penstock before simulated servers"),
+        ("--admission", bool, None, "requests wait before busy engines"),
+        ("--length-s S", positive, 300.0, "of a run"),
+    ):
+        option(parser, name, kind, default, text)
+    options_of_runs(parser, 3)

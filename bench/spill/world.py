@@ -18,9 +18,8 @@ from penstock.balancing.routes.building import table_of
 from penstock.balancing.routes.decision import spilled
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Target
-from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.experiment import Experiment, Router
 from penstock.bench.routing.outcome import Outcome, quantile
-from penstock.bench.routing.placed import Router
 from penstock.bench.routing.trace import Arrival
 from penstock.bench.sim.profiles import Gpu
 from penstock.conf.routes import RouteSettings
@@ -102,13 +101,11 @@ class Spill(Experiment):
             seed=seed,
             admission=admission,
         )
-        self._costs = self._costs_of(self._routers[0])
+        router = self._routers[0]
+        divided = Fleet(self._divided)
+        self._costs = PoolCosts(router.gate, lambda: divided, router.admission)
         self.outcome: TwoKinds = TwoKinds(backends)
         self.spilled = 0
-
-    def _costs_of(self, router: Router) -> PoolCosts:
-        fleet = Fleet(self._divided)
-        return PoolCosts(router.gate, lambda: fleet, router.admission)
 
     def _pools(self, known: tuple[Backend, ...], policy: Policy) -> tuple[Pool, ...]:
         if self._rule == "one":

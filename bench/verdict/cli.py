@@ -1,7 +1,6 @@
 """`penstock bench verdict`: verdicts on fleets whose trouble is known, over HTTP in real time."""
 
 import asyncio
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -9,29 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.bench.verdict import (
-    fourth,
-    fourth_further,
-    fourth_states,
-    known,
-    opened,
-    opened_engines,
-    opened_further,
-    third,
-    third_further,
-)
-from penstock.bench.verdict.play import Told, play
-from penstock.bench.verdict.scenario import Scenario
+import msgspec
 
-SETS: Final[dict[str, tuple[Scenario, ...]]] = {
-    "known": known.SCENARIOS,
-    "opened": opened.SCENARIOS
-    + opened_engines.SCENARIOS
-    + opened_further.SCENARIOS
-    + third.SCENARIOS
-    + third_further.SCENARIOS,
-    "unseen": fourth.SCENARIOS + fourth_further.SCENARIOS + fourth_states.SCENARIOS,
-}
+from penstock.bench.report import BenchError, head, row, save
+from penstock.bench.verdict.play import Scenario, Told, play
+
+# In a checkout only. Nothing of it is in a wheel.
+SCENARIOS: Final = Path(__file__).resolve().parents[2] / "tests" / "data" / "verdict"
+SETS: Final = ("known", "opened", "unseen")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -48,15 +32,21 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Play the scenarios one after another. Returns 1 if a verdict is wrong."""
-    chosen = [each for each in SETS[options.set] if options.only in each.name]
+    """Play the scenarios one after another. Returns 1 if a verdict is wrong. Raises BenchError."""
+    chosen = [each for each in scenarios(options.set) if options.only in each.name]
     told = [_played(each, options.seed) for each in chosen]
     print(table(told))
     print(confusion(told))
-    if options.json is not None:
-        listing = {each.scenario.name: each.verdicts for each in told}
-        options.json.write_text(json.dumps(listing))
+    save(options.json, {each.scenario.name: each.verdicts for each in told})
     return 0 if all(each.right for each in told) else 1
+
+
+def scenarios(name: str) -> tuple[Scenario, ...]:
+    """A set. Raises BenchError where there is no checkout."""
+    path = SCENARIOS / f"{name}.yaml"
+    if not path.exists():
+        raise BenchError(f"no scenarios: {path} is only in a checkout of penstock's repository")
+    return msgspec.yaml.decode(path.read_bytes(), type=tuple[Scenario, ...])
 
 
 def _played(scenario: Scenario, seed: int) -> Told:
@@ -73,7 +63,7 @@ def table(told: Sequence[Told]) -> str:
         kind = last["kind"] if each.right else f"**{last['kind']}**"
         after = f"{after_s:.1f}" if after_s is not None else "-"
         truth = ", ".join(each.scenario.truth)
-        lines.append(f"| {each.scenario.name} | {truth} | {kind} | {after} | {last['sentence']} |")
+        lines.append(row(each.scenario.name, truth, kind, after, last["sentence"]))
     return "\n".join(lines)
 
 
@@ -84,9 +74,9 @@ def confusion(told: Sequence[Told]) -> str:
         for each in told
     )
     kinds = sorted({kind for pair in counts for kind in pair})
-    lines = [f"\n| truth | {' | '.join(kinds)} |", f"|---|{'---:|' * len(kinds)}"]
-    for truth in sorted({truth for truth, _ in counts}):
-        row = " | ".join(str(counts[truth, kind] or "") for kind in kinds)
-        lines.append(f"| {truth} | {row} |")
+    rows = [
+        row(truth, *[counts[truth, kind] or "" for kind in kinds])
+        for truth in sorted({truth for truth, _ in counts})
+    ]
     right = sum(each.right for each in told)
-    return "\n".join([*lines, f"\n{right} of {len(told)} right"])
+    return "\n".join(["", head("truth", *kinds), *rows, "", f"{right} of {len(told)} right"])

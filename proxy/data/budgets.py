@@ -20,7 +20,7 @@ from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.header_fields import Headers
 
-# An estimate of a prompt may be off by a third (`penstock bench estimators`).
+# An estimate of a prompt may be off by a third (bench/history/2026-11.md).
 ESTIMATE_OFF: Final = 1.5
 # What an answer is charged beforehand, unless its client allows less or longer ones are usual.
 ANSWER_TOKENS: Final = 1_024.0

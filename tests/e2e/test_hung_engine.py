@@ -8,9 +8,7 @@ import aiohttp
 import orjson
 import pytest
 
-from penstock.bench.sim import routes
-from penstock.bench.sim.reply import Reply
-from penstock.bench.sim.request import Request
+from penstock.bench.sim.connection import Reply, Request
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Serve
 
@@ -31,7 +29,7 @@ class Engine(SimServer):
             response = {"id": f"resp_{next(self.ids)}", "object": "response", "status": "queued"}
             reply.whole(200, orjson.dumps(response))
         elif not self.hangs or request.method != "POST":
-            routes.dispatch(self, request, reply)
+            super().dispatch(request, reply)
 
 
 @pytest.fixture

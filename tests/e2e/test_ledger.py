@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
+from penstock.bench.sim.instance import Work
 from penstock.bench.sim.server import SimServer
-from penstock.bench.sim.store import Work
 from tests.e2e.answers import BODIES
 from tests.e2e.process import Penstock, Serve, Simulate
 

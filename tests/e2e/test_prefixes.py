@@ -8,8 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from penstock.bench.sim.reply import Reply
-from penstock.bench.sim.request import Request
+from penstock.bench.sim.connection import Reply, Request
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Serve, Simulate
 from tests.e2e.request import BODIES, CHAT, ask

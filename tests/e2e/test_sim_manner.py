@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from penstock.bench.sim.cli import main
-from penstock.bench.sim.manner import Manner, Span
+from penstock.bench.sim.job import Manner, Span
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Simulate
 

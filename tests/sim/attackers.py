@@ -12,14 +12,11 @@ from random import Random
 from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import LARGE_TOKENS
 from penstock.balancing.lease import Lease
-from penstock.bench.routing.adversity import Adversity
 from penstock.bench.routing.cell import maker
-from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.experiment import PATH, Adversity, Experiment, Router
 from penstock.bench.routing.generators import agentic
-from penstock.bench.routing.load import fitting, speedup
 from penstock.bench.routing.outcome import Outcome
-from penstock.bench.routing.placed import PATH, Router
-from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, fitting, speedup
 from penstock.bench.sim.engine import Sequence as EngineSequence
 from penstock.bench.sim.profiles import GPUS
 
@@ -101,7 +98,7 @@ class Attacked(Experiment):
         self._block = count(-1, -1)
         self._number = count()
         self._texts = [self._fresh() for _ in range(texts)]
-        self._at(0.0, self._ask_one)
+        self.at(0.0, self._ask_one)
 
     def _fresh(self) -> tuple[int, ...]:
         return tuple(next(self._block) for _ in range(self._tokens // BLOCK_TOKENS))
@@ -109,7 +106,7 @@ class Attacked(Experiment):
     def _ask_one(self, now_s: float) -> None:
         if now_s > self.until_s:
             return
-        self._at(now_s + 1.0 / self._per_s, self._ask_one)
+        self.at(now_s + 1.0 / self._per_s, self._ask_one)
         router: Router = self._routers[0]
         text = self._texts[next(self._number) % len(self._texts)]
         blocks = text if self._again else self._fresh()
@@ -126,10 +123,10 @@ class Attacked(Experiment):
         )
         lease = router.gate.choose(ask, now_s)
         if self._refused_s is not None:
-            self._at(now_s + self._refused_s, partial(self._refuse, router, lease))
+            self.at(now_s + self._refused_s, partial(self._refuse, router, lease))
             return
         if self._leaves_s is not None:
-            self._at(now_s + self._leaves_s, partial(self._leave, router, lease))
+            self.at(now_s + self._leaves_s, partial(self._leave, router, lease))
             return
         answer = _Answer(lease, router, untold=self._adversity.untold, shown_from=self._shown_from)
         parts = BLOCK_TOKENS // self._profile.block_tokens
@@ -148,7 +145,7 @@ class Attacked(Experiment):
         )
         place = partial(self._submit, int(lease.backend.name), answer.sequence)
         if self._late_s:
-            self._at(now_s + self._late_s, place)
+            self.at(now_s + self._late_s, place)
         else:
             place(now_s)
 

@@ -5,11 +5,10 @@ from typing import Final
 
 import pytest
 
-from penstock.bench.routing.adversity import Adversity
 from penstock.bench.routing.cell import maker
-from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.experiment import Adversity, Experiment
 from penstock.bench.routing.generators import uniform
-from penstock.bench.routing.load import speedup
+from penstock.bench.routing.trace import speedup
 from penstock.bench.sim.profiles import GPUS
 
 GPU: Final = GPUS["70b-4xh100"]

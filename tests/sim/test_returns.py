@@ -4,13 +4,11 @@ from random import Random
 
 import pytest
 
-from penstock.bench.routing.adversity import OUT_S, Adversity
 from penstock.bench.routing.cell import maker
-from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.experiment import OUT_S, Adversity, Experiment
 from penstock.bench.routing.generators import uniform
-from penstock.bench.routing.load import speedup
 from penstock.bench.routing.outcome import Outcome
-from penstock.bench.routing.trace import Arrival
+from penstock.bench.routing.trace import Arrival, speedup
 from penstock.bench.sim.profiles import GPUS
 
 GPU = GPUS["70b-4xh100"]

@@ -10,15 +10,12 @@ import pytest
 
 from penstock.bench.baselines import BASELINES
 from penstock.bench.cli import run
-from penstock.bench.routing.adversity import CALM, Adversity
 from penstock.bench.routing.cell import Cell, compute, maker
-from penstock.bench.routing.experiment import Experiment
-from penstock.bench.routing.figure import draw
+from penstock.bench.routing.cli import draw
+from penstock.bench.routing.experiment import CALM, Adversity, Experiment
 from penstock.bench.routing.generators import LEAD_S, agentic, shared_prefix, uniform
-from penstock.bench.routing.interval import half_width
-from penstock.bench.routing.load import fitting, speedup
-from penstock.bench.routing.outcome import imbalance, jain, quantile
-from penstock.bench.routing.trace import Arrival
+from penstock.bench.routing.outcome import half_width, imbalance, jain, quantile
+from penstock.bench.routing.trace import Arrival, fitting, speedup
 from penstock.bench.sim.profiles import GPUS
 
 GPU = GPUS["8b-1xh100"]

@@ -46,8 +46,8 @@ class OneSlow(Experiment):
     def play(self, arrivals: Sequence[Arrival], *, restart_s: float | None = None) -> None:
         if restart_s is not None:
             last = len(self.known) - 1
-            self._at(restart_s, lambda now_s: self._die(last, now_s))
-            self._at(restart_s + 20.0, lambda now_s: self._come(last, now_s))
+            self.at(restart_s, lambda now_s: self._die(last, now_s))
+            self.at(restart_s + 20.0, lambda now_s: self._come(last, now_s))
         self.run(arrivals)
 
 

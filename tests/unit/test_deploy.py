@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from penstock import proxy
-from penstock.bench.sim.endpoints import VERSION
+from penstock.bench.sim.server import VERSION
 from penstock.conf.load import load
 from penstock.conf.settings import Settings
 from penstock.proxy.commands.admin_client import DEFAULT_PORT, token_of

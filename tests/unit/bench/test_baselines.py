@@ -6,9 +6,7 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.bench.baselines import BASELINES
-from penstock.bench.baselines.llm_d_sticky import PEAK_TOKENS_PER_S, T_MAX_S
-from penstock.bench.baselines.view import View
+from penstock.bench.baselines import BASELINES, LlmDSticky, View
 from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
 from penstock.bench.sim.engine import Engine
 from penstock.bench.sim.profiles import GPUS
@@ -62,7 +60,7 @@ def test_the_shadow_forgets_what_was_used_longest_ago() -> None:
 def test_sticky_is_left_when_it_would_wait_too_long() -> None:
     seen = view()
     seen.backends[1].use(PROMPT)
-    seen.backends[1].queued_tokens = int(T_MAX_S * PEAK_TOKENS_PER_S)
+    seen.backends[1].queued_tokens = int(LlmDSticky.T_MAX_S * LlmDSticky.PEAK_TOKENS_PER_S)
     assert chosen("llm_d_sticky", seen) == {"1"}
     seen.backends[1].queued_tokens += 1_000
     assert chosen("llm_d_sticky", seen) == {"0", "2"}

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from penstock.bench.client import ClientConnection, Clients, address
+from penstock.bench.client import ClientConnection, Clients, address, samples
 from penstock.bench.report import BenchError
-from penstock.bench.scraper import samples
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
 CHUNK = b"5\r\nriver\r\n"

@@ -9,15 +9,12 @@ import pytest
 
 from penstock.bench import meter
 from penstock.bench.overhead import answers, history
+from penstock.bench.overhead.backend import Wheel
 from penstock.bench.overhead.cli import report
-from penstock.bench.overhead.histogram import Histogram
-from penstock.bench.overhead.loads import LoadReport, StreamLoad
-from penstock.bench.overhead.plan import DEFAULT, QUICK, Plan
-from penstock.bench.overhead.results import DIRECT, Results
-from penstock.bench.overhead.rounds import order
-from penstock.bench.overhead.streams import fault_of
+from penstock.bench.overhead.client import Histogram, fault_of
+from penstock.bench.overhead.loads import DEFAULT, QUICK, LoadReport, Plan
+from penstock.bench.overhead.rounds import DIRECT, Results, order
 from penstock.bench.overhead.table import Row, cell, ratio_cell, table
-from penstock.bench.overhead.wheel import Wheel
 from penstock.bench.peers.field import Peer
 from penstock.bench.report import BenchError
 
@@ -209,16 +206,7 @@ def test_the_wheel_spreads_phases_and_drops_what_has_ended() -> None:
 
 @pytest.mark.parametrize("plan", [DEFAULT, QUICK])
 def test_streams_outlast_the_window(plan: Plan) -> None:
-    wide = plan.wide
-    load = StreamLoad(
-        port=1,
-        cpu_of={},
-        streams=wide.streams,
-        events_per_s=wide.events_per_s,
-        ramp_s=wide.ramp_s,
-        settle_s=wide.settle_s,
-        window_s=wide.window_s,
-    )
+    load = plan.wide
     assert load.events / load.events_per_s > load.ramp_s + load.settle_s + load.window_s
     assert load.interval_ms == 50
     assert load.wanted_per_s == 40_000

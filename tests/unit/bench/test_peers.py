@@ -7,14 +7,11 @@ import pytest
 
 from penstock.bench.client import Answer
 from penstock.bench.overhead.answers import content_of
-from penstock.bench.peers.cell import Cell
-from penstock.bench.peers.field import FIELD, Peer, UnknownPeer
-from penstock.bench.peers.prompt import Prompt
-from penstock.bench.peers.replay import Sample, look_at
+from penstock.bench.peers.cell import Cell, Sample, look_at
+from penstock.bench.peers.field import RULES, Peer, UnknownPeer
 from penstock.bench.peers.report import both_table, peers_table
-from penstock.bench.peers.workload import Workload
-from penstock.bench.routing.load import speedup
-from penstock.bench.routing.trace import Arrival, UnknownFormat
+from penstock.bench.peers.workload import Prompt, Workload
+from penstock.bench.routing.trace import Arrival, UnknownFormat, speedup
 from penstock.bench.sim.profiles import GPUS
 from penstock.bench.sim.prompt import Prompt as SimPrompt
 
@@ -31,7 +28,7 @@ def test_a_peer_is_a_name_and_a_rule_of_its_own() -> None:
 
 
 def test_every_kind_has_a_rule() -> None:
-    assert all(kind.rules for kind in FIELD.values())
+    assert all(RULES.values())
 
 
 @pytest.mark.parametrize("tokens", [20, 300, 20_000])

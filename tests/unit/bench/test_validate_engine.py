@@ -6,10 +6,20 @@ from random import Random
 
 import pytest
 
-from penstock.bench.engine_requests import Request, burst, ids_of, poisson, prefixes, text_of
 from penstock.bench.sim.profiles import Profile
 from penstock.bench.sim.prompt import Prompt
-from penstock.bench.validate_engine import Run, Server, compare, fitted
+from penstock.bench.validate_engine import (
+    Request,
+    Run,
+    Server,
+    burst,
+    compare,
+    fitted,
+    ids_of,
+    poisson,
+    prefixes,
+    text_of,
+)
 
 
 def test_both_servers_get_as_many_tokens_and_share_the_same() -> None:

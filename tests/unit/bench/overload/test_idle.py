@@ -8,8 +8,7 @@ import pytest
 from penstock.bench.overload.calls import Call
 from penstock.bench.overload.idle import Idle
 from penstock.bench.overload.mixes import H100
-from penstock.bench.overload.site import Site
-from penstock.bench.overload.world import World
+from penstock.bench.overload.world import Site, World
 from penstock.bench.sim.profiles import Gpu
 
 SMALL = replace(H100, kv_tokens=4_096, max_num_seqs=4)

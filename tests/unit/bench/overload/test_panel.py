@@ -1,4 +1,4 @@
-"""The panel: its cells, and its table beside a baseline."""
+"""The panel: its cells, its table beside a baseline, and which differences are noise."""
 
 from pathlib import Path
 
@@ -7,14 +7,11 @@ import pytest
 
 from penstock.bench.cli import main
 from penstock.bench.overload import panel
-from penstock.bench.overload.baseline import Row, read
-from penstock.bench.overload.calls import Clients
+from penstock.bench.overload.calls import Clients, Open
 from penstock.bench.overload.mixes import H100
-from penstock.bench.overload.ordinary import CHATS, ORDINARY
-from penstock.bench.overload.pressed import PRESSED
-from penstock.bench.overload.scene import HIGH, Scene
-from penstock.bench.overload.site import Site
-from penstock.bench.overload.source import Open
+from penstock.bench.overload.panel import FILE, SCENES, Row, read, write
+from penstock.bench.overload.scenes import CHATS, HIGH, ORDINARY, PRESSED, RULES, Scene
+from penstock.bench.overload.world import Site
 from penstock.bench.report import BenchError
 
 ONE = Site((H100,))
@@ -94,3 +91,46 @@ def test_what_cannot_be_computed_is_left_out(
 def test_degrading_is_no_rule_of_the_panel() -> None:
     with pytest.raises(SystemExit):
         main(["overload", "--panel", "both", "--rules", "degrade"])
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    one = Row.of([{"good": 1.0, "late": 0.5}, {"good": 2.0}])
+    assert one.figures["late"] == (0.5, 0.0)
+    write(path, {("calm", "at_once"): one})
+    assert read(path)["calm", "at_once"].figures["good"] == (1.5, 6.353)
+
+
+def test_other_cells_and_rules_stay(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    assert read(path) == {}
+    write(path, {("calm", "at_once"): Row.of([{"good": 1.0}])})
+    write(path, {("calm", "admission"): Row.of([{"good": 2.0}])})
+    write(path, {("calm", "at_once"): Row.of([{"good": 3.0}])})
+    means = {of: row.figures["good"][0] for of, row in read(path).items()}
+    assert means == {("calm", "at_once"): 3.0, ("calm", "admission"): 2.0}
+
+
+def test_what_seeds_differ_by_is_noise() -> None:
+    row = Row.of([{"good": each} for each in (9.0, 10.0, 11.0)])
+    assert row.figures["good"][1] == 4.303 / 3.0**0.5
+    assert row.is_noise("good", 12.4, 3)
+    assert not row.is_noise("good", 14.0, 3)
+    assert row.is_noise("good", 14.0, 1)  # one run alone has more
+
+
+def test_one_seed_tells_no_noise() -> None:
+    assert Row.of([{"good": 1.0}]).is_noise("good", 100.0, 5)
+
+
+def test_what_all_seeds_agree_on_has_none() -> None:
+    row = Row.of([{"refused": 0.0}] * 2)
+    assert row.is_noise("refused", 0.000_05, 1)
+    assert not row.is_noise("refused", 0.001, 1)
+
+
+def test_the_one_in_the_repository_is_of_cells_and_rules_that_there_are() -> None:
+    rows = read(FILE)
+    assert rows
+    assert {cell for cell, _ in rows} <= set(SCENES)
+    assert {rule for _, rule in rows} <= set(RULES)

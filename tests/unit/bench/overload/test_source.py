@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from penstock.bench.overload.calls import PATIENT, Closed, Open, Recorded, Steady
 from penstock.bench.overload.mixes import MIXES
-from penstock.bench.overload.source import PATIENT, Closed, Open, Recorded, Steady
 from penstock.bench.report import BenchError
 from penstock.bench.sim.profiles import GPUS
 

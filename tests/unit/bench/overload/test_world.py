@@ -8,10 +8,8 @@ import pytest
 
 from penstock.balancing.lease import Lease
 from penstock.bench.overload.calls import Call, Clients, Loop
-from penstock.bench.overload.mixes import H100, MIXES
-from penstock.bench.overload.shown import EMBEDDING, PLAIN, Begins, Shown
-from penstock.bench.overload.site import Site
-from penstock.bench.overload.world import World
+from penstock.bench.overload.mixes import EMBEDDING, H100, MIXES, PLAIN, Begins, Shown
+from penstock.bench.overload.world import Site, World
 
 ONE = Site((H100,))
 HIDDEN = Shown(hidden_tokens=(90, 90))

@@ -7,8 +7,7 @@ import pytest
 
 from penstock.bench.client import Answer
 from penstock.bench.reliability.soak import Trend
-from penstock.bench.reliability.verdict import Verdict, judge
-from penstock.bench.reliability.workload import PATHS, Wanted, wanted
+from penstock.bench.reliability.workload import PATHS, Verdict, Wanted, judge, wanted
 
 REQUEST = wanted(7, Random(0), tokens=6, path="/v1/chat/completions")
 

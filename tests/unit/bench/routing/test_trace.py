@@ -10,8 +10,15 @@ import pytest
 from penstock.bench.cli import run
 from penstock.bench.routing.cell import recorded
 from penstock.bench.routing.generators import GENERATORS, agentic
-from penstock.bench.routing.load import engine_s, speedup
-from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat, read, window
+from penstock.bench.routing.trace import (
+    BLOCK_TOKENS,
+    Arrival,
+    UnknownFormat,
+    engine_s,
+    read,
+    speedup,
+    window,
+)
 from penstock.bench.sim.profiles import GPUS
 
 GPU = GPUS["70b-4xh100"]

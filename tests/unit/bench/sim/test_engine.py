@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from penstock.bench.sim.api_server import ApiServer
-from penstock.bench.sim.engine import Engine, Sequence
-from penstock.bench.sim.kv_cache import KvCache
+from penstock.bench.sim.engine import Engine, KvCache, Sequence
 from penstock.bench.sim.profiles import GPUS, PROFILES, Profile, Work
+from penstock.bench.sim.pump import ApiServer
 
 Hashes = List[Hashable]
 

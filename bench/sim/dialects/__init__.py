@@ -1,1 +1,0 @@
-"""The wire formats of vLLM's APIs, streamed and whole: one file each."""
