@@ -103,7 +103,3 @@ def dechunked(raw: bytes) -> tuple[bytes, bool]:
 def text_of(stream: bytes) -> str:
     events = [orjson.loads(line[6:]) for line in stream.split(b"\n") if line[:7] == b"data: {"]
     return "".join(event["choices"][0]["text"] for event in events if "choices" in event)
-
-
-def told_by(got: Got) -> str:
-    return str(orjson.loads(got.body)["choices"][0]["text"])

@@ -49,6 +49,15 @@ async def ask(
         return Got(answer.status, answer.headers, await answer.read())
 
 
+async def fetch(url: str, method: str = "GET", **options: Any) -> Got:
+    """Whatever a URL answers. `options` are aiohttp's."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url, **options) as answer,
+    ):
+        return Got(answer.status, answer.headers, await answer.read())
+
+
 async def one(simulate: Simulate, serve: Serve, **config: Any) -> tuple[SimServer, Penstock]:
     """One server whose clock stands still, and the proxy before it."""
     (server,) = await simulate(clock=lambda: 1_700_000_000.0)

@@ -59,13 +59,13 @@ async def demo(*flags: str) -> AsyncIterator[list[str]]:
         lines += told.decode().splitlines(keepends=True)
 
 
-def test_all_that_can_be_broken_can_be_asked_for() -> None:
+def test_every_fault_of_the_demo_is_an_option() -> None:
     assert tuple(BREAKS) == DEMO_BREAKS
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("fault", ["hung", "errors"])
-async def test_the_first_server_of_a_broken_demo_is_named(fault: str) -> None:
+@pytest.mark.parametrize("fault", ["errors"])
+async def test_a_broken_demo_names_its_server(fault: str) -> None:
     async with demo("--admin-port", "0", "--break", fault) as lines:
         text = "".join(lines)
         found = re.search(r"^    (\S.* status --admin http://127.0.0.1:\d+)$", text, re.M)
@@ -89,7 +89,7 @@ async def ran(command: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(90)
-async def test_the_demo_says_what_to_try_and_what_to_expect() -> None:
+async def test_the_demo_says_what_to_try() -> None:
     async with demo("--backends", "2", "--admin-port", "0") as lines:
         text = "".join(lines)
         assert lines[0].startswith("penstock is serving 2 simulated vLLM servers"), text
@@ -112,21 +112,7 @@ async def test_the_demo_says_what_to_try_and_what_to_expect() -> None:
 
 
 @pytest.mark.timeout(90)
-async def test_none_of_the_demos_own_traffic_is_broken_off() -> None:
-    """It ends before the drain, so nothing is broken off."""
-    async with demo("--backends", "1", "--admin-port", "0") as lines:
-        found = re.search(r"^    (http://127.0.0.1:\d+)/ui$", "".join(lines), re.M)
-        assert found
-        async with asyncio.timeout(STARTS_WITHIN_S), aiohttp.ClientSession(found[1]) as session:
-            while True:
-                async with session.get("/api/v1/requests?state=running") as answer:
-                    if await answer.json():
-                        break
-    assert "breaking off" not in "".join(lines)
-
-
-@pytest.mark.timeout(90)
-async def test_the_demos_admin_port_is_the_usual_one_where_that_is_free() -> None:
+async def test_the_demo_uses_the_usual_admin_port_if_free() -> None:
     try:
         usual = await asyncio.start_server(lambda *_: None, "127.0.0.1", ADMIN_PORT)
     except OSError:

@@ -1,11 +1,13 @@
 """All that the data plane promises, over TLS on both legs."""
 
 import asyncio
+import contextlib
 import hashlib
 import socket
 import ssl
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from random import random
 from typing import Any
@@ -14,15 +16,24 @@ import anthropic
 import openai
 import orjson
 import pytest
+import trustme
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from penstock.bench.sim.prompt import render
 from penstock.bench.sim.server import SimServer
 from penstock.bench.sim.text import expected
-from tests.certificates import Files, client_context, issue, server_context
-from tests.e2e.listening import stop_listening
-from tests.e2e.process import COUNTS, Penstock, Serve, Simulate
-from tests.e2e.request import CHAT, ask
-from tests.e2e.tls import TlsClient, TlsFront, post
+from tests.certificates import (
+    Files,
+    authority,
+    client_certificate,
+    client_context,
+    issue,
+    server_context,
+)
+from tests.e2e.process import COUNTS, Penstock, Serve, Simulate, pool_of, until
+from tests.e2e.raw_backend import stop_listening
+from tests.e2e.request import BODIES, ask
+from tests.e2e.tls import TlsClient, TlsFront, post, pump
 
 COMPLETIONS = "/v1/completions"
 PROMPT: dict[str, Any] = {"model": "sim-model", "prompt": "Once upon a time", "max_tokens": 20}
@@ -31,7 +42,6 @@ QUIET = {"interval_s": 60, "timeout_s": 5}
 TOKENS = 40
 USER: list[dict[str, str]] = [{"role": "user", "content": "Tell me of rivers."}]
 TEXT = expected(render(USER), TOKENS)
-
 Secure = Callable[..., Awaitable[tuple[SimServer, Penstock]]]
 
 
@@ -63,22 +73,10 @@ async def secure(simulate: Simulate, serve: Serve, files: Files) -> AsyncIterato
         await front.stop()
 
 
-async def until(holds: Callable[[], bool], within_s: float = 5.0) -> float:
-    """Wait for a condition; how long it took."""
-    began_s = time.perf_counter()
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.001)
-    return time.perf_counter() - began_s
-
-
 async def at_rest(penstock: Penstock, server: SimServer) -> None:
     took_s = await until(lambda: server.engine.idle, 1.0)
     print(f"aborted within {took_s * 1000:.1f} ms")
     await penstock.until(lambda listing: not any(listing[0][name] for name in COUNTS), 1.0)
-
-
-# The SDKs ----------------------------------------------------------------------------------------
 
 
 async def test_the_sdks_with_keys_over_tls(secure: Secure) -> None:
@@ -113,22 +111,10 @@ async def test_the_sdks_with_keys_over_tls(secure: Secure) -> None:
     assert [line["tenant"] for line in penstock.access_lines] == ["one", None, "one", None]
 
 
-async def test_a_client_without_the_authority_refuses(secure: Secure) -> None:
-    _, penstock = await secure()
-    async with openai.AsyncOpenAI(
-        base_url=f"https://localhost:{penstock.port}/v1", api_key="k", max_retries=0
-    ) as gpt:
-        with pytest.raises(openai.APIConnectionError):
-            await gpt.models.list()
-    assert "penstock_tls_handshakes_failed_total 1.0" in await penstock.metrics()
-
-
-# Leaving -----------------------------------------------------------------------------------------
-
 WAYS = (TlsClient.say_and_close, TlsClient.close, TlsClient.reset, TlsClient.half_close)
 
 
-async def test_who_leaves_amid_a_dial_leaves_no_error(
+async def test_leaving_during_a_tls_dial_leaves_no_error(
     simulate: Simulate, serve: Serve, files: Files
 ) -> None:
     """uvloop's transport does not tell that it is closed after the call that made it was cancelled.
@@ -163,9 +149,7 @@ async def test_who_leaves_amid_a_dial_leaves_no_error(
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_a_client_that_leaves_frees_its_engine(
-    secure: Secure, tmp_path: Path, loop: str
-) -> None:
+async def test_a_leaving_client_frees_its_engine(secure: Secure, tmp_path: Path, loop: str) -> None:
     (tmp_path / "uvloop.py").write_text("raise ImportError")
     modules = tmp_path if loop == "asyncio" else None
     server, penstock = await secure("steady-50", health=QUIET, modules=modules)
@@ -185,9 +169,6 @@ async def test_a_client_that_leaves_frees_its_engine(
         leave(client)
         await at_rest(penstock, server)
     assert server.client_aborts_total == 12
-
-
-# Ends --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rst", [False, True])
@@ -211,7 +192,7 @@ async def test_a_broken_stream_does_not_look_whole(secure: Secure, rst: bool) ->
 
 
 @pytest.mark.parametrize(("told", "status"), [(True, 200), (False, 502)])
-async def test_a_body_until_the_end_is_whole_only_when_that_is_told(
+async def test_a_fin_without_close_notify_is_no_end(
     serve: Serve, files: Files, told: bool, status: int
 ) -> None:
     """A FIN alone may come from whoever stands between: such an answer may be cut."""
@@ -236,10 +217,7 @@ async def test_a_body_until_the_end_is_whole_only_when_that_is_told(
     await stop_listening(server)
 
 
-# Refusals, slow clients, limits -----------------------------------------------------------------
-
-
-async def test_an_error_is_seen_while_the_body_is_still_sent(secure: Secure) -> None:
+async def test_an_error_is_seen_while_the_body_is_sent(secure: Secure) -> None:
     _, penstock = await secure(limits={"body_bytes": 1_024})
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n"
     client = await TlsClient.open(penstock, head)
@@ -289,7 +267,7 @@ async def test_silent_connections_are_counted_and_closed(secure: Secure) -> None
     assert "penstock_tls_handshakes_failed_total 2.0" in await penstock.metrics()
 
 
-async def test_only_tls_of_today_is_spoken(secure: Secure) -> None:
+async def test_only_current_tls_is_spoken(secure: Secure) -> None:
     _, penstock = await secure()
     client = await TlsClient.open(penstock)
     assert client.sock.version() == "TLSv1.3"
@@ -314,7 +292,7 @@ async def test_only_tls_of_today_is_spoken(secure: Secure) -> None:
     assert b"HTTP" not in said
 
 
-async def test_large_bodies_arrive_as_they_were(secure: Secure) -> None:
+async def test_large_bodies_arrive_unchanged(secure: Secure) -> None:
     server, penstock = await secure()
     # Cut to the model's context by the server: it would be refused as too long.
     raw = orjson.dumps(PROMPT | {"prompt": "x" * 8_000_000, "truncate_prompt_tokens": -1})
@@ -326,20 +304,7 @@ async def test_large_bodies_arrive_as_they_were(secure: Secure) -> None:
     assert hashlib.sha256(seen[-1]).digest() == hashlib.sha256(raw).digest()
 
 
-# Backends ----------------------------------------------------------------------------------------
-
-
-async def test_probes_and_scrapes_believe_the_same_authority(secure: Secure) -> None:
-    _, penstock = await secure()
-    await penstock.until(lambda listing: listing[0]["engine"] is not None, 20)
-    client = await TlsClient.open(penstock, post("/v1/chat/completions", CHAT))
-    assert b"200 OK" in await client.until(b"}")
-
-
-# Reload ------------------------------------------------------------------------------------------
-
-
-async def test_a_renewed_certificate_counts_from_the_next_connection(
+async def test_a_renewed_certificate_is_used_after_a_reload(
     secure: Secure, tmp_path: Path, files: Files
 ) -> None:
     """Who is connected stays so; files that do not fit each other change nothing."""
@@ -366,3 +331,223 @@ async def test_a_renewed_certificate_counts_from_the_next_connection(
     assert status == 422
     assert "is not the key of cert_file" in str(said)
     assert await serial() == second
+
+
+@pytest.mark.parametrize("wrong", ["name", "authority", "no TLS"])
+async def test_an_untrusted_backend_is_never_ready(
+    simulate: Simulate, serve: Serve, tmp_path: Path, files: Files, wrong: str
+) -> None:
+    (server,) = await simulate()
+    front = await TlsFront(server.port, *(["elsewhere"] if wrong == "name" else [])).start()
+    ca = issue(tmp_path, by=trustme.CA(), name="other").ca if wrong == "authority" else files.ca
+    url = front.url.replace(str(front.port), str(server.port)) if wrong == "no TLS" else front.url
+    penstock = await serve([url], ready=0, pool={"tls": {"ca_file": str(ca)}})
+    await penstock.until(
+        lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted", 15
+    )
+    assert (await penstock.backends())[0]["state"] == "starting"
+    await front.stop()
+
+
+async def test_an_impostor_gets_no_request(simulate: Simulate, serve: Serve, files: Files) -> None:
+    """It has the address, but not the name."""
+    (server,) = await simulate()
+    front = await TlsFront(server.port).start()
+    penstock = await serve([front.url], pool={"tls": {"ca_file": str(files.ca)}}, health=QUIET)
+    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
+    await front.stop()
+    impostor = await TlsFront(server.port, "elsewhere", port=front.port).start()
+    seen = len(server.seen)
+    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 502
+    assert len(server.seen) == seen
+    await impostor.stop()
+
+
+async def test_a_new_authority_is_used_after_a_reload(
+    simulate: Simulate, serve: Serve, tmp_path: Path, files: Files
+) -> None:
+    (server,) = await simulate()
+    front = await TlsFront(server.port).start()
+    other = issue(tmp_path, by=trustme.CA(), name="other")
+    penstock = await serve([front.url], ready=0, pool={"tls": {"ca_file": str(other.ca)}})
+    await penstock.until(
+        lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted", 15
+    )
+    other.ca.write_bytes(files.ca.read_bytes())
+    assert (await penstock.reload())[0] == 200
+    await penstock.until_ready(1, 15)
+    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
+    await front.stop()
+
+
+async def test_a_key_goes_where_it_was_chosen_for(
+    simulate: Simulate, serve: Serve, files: Files
+) -> None:
+    """A request that is being dialled while a reload changes its pool's key takes the old one."""
+    (server,) = await simulate()
+    front = await TlsFront(server.port).start()
+    passes, held = asyncio.Event(), asyncio.Event()
+    passes.set()
+
+    async def gate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.set()
+        await passes.wait()
+        inner, to = await asyncio.open_connection("127.0.0.1", front.port)
+        await asyncio.gather(pump(reader, to, to.close), pump(inner, writer, writer.close))
+
+    way = await asyncio.start_server(gate, "127.0.0.1", 0)
+    url = f"https://localhost:{way.sockets[0].getsockname()[1]}"
+
+    def pools(key: str) -> list[dict[str, Any]]:
+        return [pool_of("default", {"b0": url}, tls={"ca_file": str(files.ca)}, api_key=key)]
+
+    penstock = await serve([], ready=1, pools=pools("sk-old"), health=QUIET)
+    passes.clear()
+    held.clear()
+    request = asyncio.create_task(ask(penstock, COMPLETIONS, PROMPT))
+    await held.wait()
+    assert (await penstock.reload(pools=pools("sk-new")))[0] == 200
+    passes.set()
+    assert (await request).status == 200
+    assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 200
+    headers = [dict(seen.headers) for seen in server.seen if seen.path == COMPLETIONS]
+    keys = [each[b"authorization"] for each in headers if b"x-request-id" in each]
+    assert keys == [b"Bearer sk-old", b"Bearer sk-new"]
+    await stop_listening(way)
+    await front.stop()
+
+
+COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+class AskingFront(TlsFront):
+    """Asks for a certificate, and notes the serial number of each that it is shown."""
+
+    def __init__(self, to: int, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
+        super().__init__(to, context=asking(version))
+        self.serials: list[str] = []
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serials.append(writer.get_extra_info("peercert")["serialNumber"])
+        await super()._serve(reader, writer)
+
+
+def asking(version: ssl.TLSVersion) -> ssl.SSLContext:
+    """A backend's context that asks for a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority().issue_cert("localhost").configure_cert(context)
+    authority().configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = context.maximum_version = version
+    return context
+
+
+@contextlib.contextmanager
+def refusing(context: ssl.SSLContext) -> Iterator[str]:
+    """The URL of a backend that tells why it refuses. asyncio's and uvloop's servers only close."""
+
+    def serve(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = listening.accept()
+                with contextlib.suppress(OSError), sock:
+                    context.wrap_socket(sock, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        yield f"https://localhost:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.fixture
+async def fronts() -> AsyncIterator[list[AskingFront]]:
+    started: list[AskingFront] = []
+    yield started
+    for front in started:
+        await front.stop()
+
+
+def tls_of(shown: Files | None, ca: Path) -> dict[str, str]:
+    return {"ca_file": str(ca)} | (shown.settings if shown else {})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_everything_shows_the_client_certificate(
+    simulate: Simulate,
+    serve: Serve,
+    tmp_path: Path,
+    fronts: list[AskingFront],
+    version: ssl.TLSVersion,
+) -> None:
+    servers = await simulate(2)
+    fronts += [AskingFront(server.port, version) for server in servers]
+    for front in fronts:
+        await front.start()
+    shown = client_certificate(tmp_path, "penstock.example")
+    pool = {"tls": tls_of(shown, issue(tmp_path).ca)}
+    penstock = await serve(
+        [front.url for front in fronts],
+        pool=pool,
+        health={"timeout_s": 5, "deep": {"interval_s": 0.5, "timeout_s": 5}},
+    )
+    await penstock.until(
+        lambda listing: all(
+            each["engine"] is not None and "deep" in each["last_probe"] for each in listing
+        ),
+        20,
+    )
+    assert (await ask(penstock, COMPLETIONS, BODIES[COMPLETIONS])).status == 200
+    more = BODIES[RESPONSES] | {"previous_response_id": "resp_nobodys"}
+    assert (await ask(penstock, RESPONSES, more)).status == 404  # both were asked
+    assert all(any(seen.path.startswith(RESPONSES) for seen in each.seen) for each in servers)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("wrong", ["none", "another authority's", "a server's"])
+async def test_a_backend_that_refuses_the_certificate(
+    serve: Serve, tmp_path: Path, version: ssl.TLSVersion, wrong: str
+) -> None:
+    """With TLS 1.3 it does so only after the handshake."""
+    case: dict[str, Any] = {"usage": ExtendedKeyUsageOID.SERVER_AUTH}
+    if wrong == "another authority's":
+        case = {"by": trustme.CA()}
+    shown = None if wrong == "none" else client_certificate(tmp_path, **case)
+    pool = {"tls": tls_of(shown, issue(tmp_path).ca)}
+    with refusing(asking(version)) as url:
+        penstock = await serve([url], ready=0, pool=pool, health={"timeout_s": 5})
+        await penstock.until(
+            lambda listing: listing[0]["last_probe"].get("live", {}).get("reason") == "untrusted",
+            20,
+        )
+
+
+async def test_a_renewed_client_certificate_is_shown(
+    simulate: Simulate, serve: Serve, tmp_path: Path, fronts: list[AskingFront]
+) -> None:
+    """Files that do not fit each other change nothing."""
+    (server,) = await simulate()
+    fronts.append(AskingFront(server.port))
+    await fronts[0].start()
+    shown = client_certificate(tmp_path, "penstock.example")
+    pool = {"tls": tls_of(shown, issue(tmp_path).ca)}
+    penstock = await serve([fronts[0].url], pool=pool)
+    first = set(fronts[0].serials)
+    assert len(first) == 1
+    client_certificate(tmp_path, "penstock.example")  # over the files that are in use
+    assert (await penstock.reload())[0] == 200
+    fronts[0].serials.clear()
+    assert (await ask(penstock, COMPLETIONS, BODIES[COMPLETIONS])).status == 200
+    async with asyncio.timeout(5):
+        while len(fronts[0].serials) < 3:  # probes, too
+            await asyncio.sleep(0.01)
+    second = set(fronts[0].serials[1:])
+    assert len(second) == 1
+    assert second != first
+    client_certificate(tmp_path, name="other").key.replace(shown.key)
+    status, said = await penstock.reload()
+    assert status == 422
+    assert "client.key is not the key of cert_file" in str(said)
+    assert (await ask(penstock, COMPLETIONS, BODIES[COMPLETIONS])).status == 200

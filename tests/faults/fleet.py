@@ -11,7 +11,7 @@ import orjson
 
 from tests.e2e.forked import Forked
 from tests.e2e.process import Penstock
-from tests.e2e.sim_process import SimProcess
+from tests.e2e.forked import SimProcess
 
 # 10 tokens a second on every stream, however many there are.
 SIM: Final = ("--profile", "steady-50", "--speedup", "0.2")
