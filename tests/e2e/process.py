@@ -54,6 +54,7 @@ class Penstock:
     config: Path = Path()
     log: list[bytes] = field(default_factory=list)
     access_lines: list[dict[str, Any]] = field(default_factory=list)
+    scraped_s: float = 0.0
 
     @property
     def url(self) -> str:
@@ -107,8 +108,9 @@ class Penstock:
         return listing
 
     async def metrics(self) -> str:
-        """The exposition, past the moment that a body is kept."""
-        await asyncio.sleep(1.05)
+        """The exposition, past the second that the one before is kept."""
+        await asyncio.sleep(max(0.1, self.scraped_s + 1.05 - monotonic()))
+        self.scraped_s = monotonic()
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"{self.admin_url}/metrics") as answer,

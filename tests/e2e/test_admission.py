@@ -5,14 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import anthropic
 import openai
 import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Fleet, Penstock, Serve, Simulate, pool_of, until
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
 from tests.e2e.request import BODIES, CHAT, Got, ask
 
 TRUSTS = {"enabled": True, "trust_clients": True}
@@ -28,11 +27,7 @@ async def until_waiting(penstock: Penstock, count: int) -> None:
 
 
 async def waiting(penstock: Penstock) -> int:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{penstock.admin_url}/api/v1/queue") as answer,
-    ):
-        return sum(each["requests"] for each in (await answer.json())["classes"])
+    return sum(each["requests"] for each in (await penstock.admin("queue"))["classes"])
 
 
 async def stream(penstock: Penstock, number: int, model: str = "sim-model", **headers: str) -> Got:
@@ -40,10 +35,9 @@ async def stream(penstock: Penstock, number: int, model: str = "sim-model", **he
     return await ask(penstock, "/v1/chat/completions", long_body(number, model), **headers)
 
 
-async def longer(penstock: Penstock, number: int, *, times: int = 1, max_tokens: int = 20) -> Got:
-    """One with a prompt so many times as long, or a longer answer."""
-    body = long_body(number, times=times) | {"max_tokens": max_tokens}
-    return await ask(penstock, "/v1/chat/completions", body)
+async def longer(penstock: Penstock, number: int) -> Got:
+    """One with a prompt three times as long."""
+    return await ask(penstock, "/v1/chat/completions", long_body(number, times=3))
 
 
 def long_body(number: int, model: str = "sim-model", *, times: int = 1) -> dict[str, Any]:
@@ -89,7 +83,7 @@ async def test_refusals_say_when_to_come_back(simulate: Simulate, serve: Serve, 
     classes = [{"name": "standard", "max_wait_s": 1.0}]
     penstock = await serve(servers, admission={"enabled": True, "classes": classes})
     crowd = range(4)  # one of them keeps the engine busy for a second and a half
-    answers = [asyncio.create_task(longer(penstock, number, times=3)) for number in crowd]
+    answers = [asyncio.create_task(longer(penstock, number)) for number in crowd]
     await asyncio.sleep(0.3)
     body: dict[str, Any] = CHAT | {"messages": LONG, "max_tokens": 5}
     got = await ask(penstock, path, body)
@@ -112,7 +106,7 @@ async def test_sdks_come_back_when_told(simulate: Simulate, serve: Serve) -> Non
         openai.AsyncOpenAI(base_url=penstock.url + "/v1", **options) as gpt,
         anthropic.AsyncAnthropic(base_url=penstock.url, **options) as anthropic_client,
     ):
-        crowd = [asyncio.create_task(longer(penstock, number, times=3)) for number in range(4)]
+        crowd = [asyncio.create_task(longer(penstock, number)) for number in range(4)]
         await asyncio.sleep(0.2)
         messages: Any = LONG
         one = gpt.chat.completions.create(model="sim-model", messages=messages, max_tokens=3)
@@ -133,34 +127,7 @@ async def test_prompts_far_over_the_context_are_refused(fleet: Fleet) -> None:
     assert not [each for each in server.seen if b"word word" in each.body]
 
 
-async def test_admission_can_be_off_for_one_pool(simulate: Simulate, serve: Serve) -> None:
-    (careful,) = await simulate(1, profile=PROFILE, model="careful")
-    (eager,) = await simulate(1, profile=PROFILE, model="eager")
-    pools = [pool_of("careful", {"a": careful}), pool_of("eager", {"b": eager}, admission=False)]
-    old = {"reserve": 0.2, "window_s": "1s", "hold_for_backend_s": 30}
-    penstock = await serve([], ready=2, pools=pools, admission=TRUSTS | old)
-    crowd = [
-        asyncio.create_task(stream(penstock, number, model))
-        for number in range(12)
-        for model in ("careful", "eager")
-    ]
-    longest = {careful: 0, eager: 0}
-    while not all(answer.done() for answer in crowd):
-        for server in longest:
-            longest[server] = max(longest[server], engine_queue(server))
-        await asyncio.sleep(0.01)
-    assert {(await answer).status for answer in crowd} == {200}
-    assert longest[careful] <= 2
-    assert longest[eager] >= 8
-    warnings = [line for line in penstock.log if b"does nothing any more" in line]
-    assert [line.partition(b".yaml:")[2].split(b": does")[0] for line in warnings] == [
-        b"1: admission.reserve",
-        b"1: admission.window_s",
-    ]
-
-
 # Some 6,000 tokens: a tenth of a second of this engine's prefill is far less.
-LONG_TEXT = "all work and no play " * 1_150
 # The pressure of a step that is in force whenever requests wait.
 LEAST = 0.001
 CAP: dict[str, Any] = {"class": "standard", "pressure": LEAST, "max_tokens": 8}
@@ -269,30 +236,20 @@ async def until_pressed(penstock: Penstock, least: float) -> None:
 
 async def pressure(penstock: Penstock) -> float:
     """The highest one of the class `standard` in any pool."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{penstock.admin_url}/api/v1/queue") as answer,
-    ):
-        pools = (await answer.json())["pools"]
-        values = [float(pool["pressure"].get("standard", 0.0)) for pool in pools]
-        return max(values, default=0.0)
-
-
-async def stream_long(penstock: Penstock, number: int, **headers: str) -> Got:
-    body = CHAT | {"messages": [{"role": "user", "content": f"{number} {LONG}"}], "stream": True}
-    return await ask(penstock, "/v1/chat/completions", body, **headers)
+    pools = (await penstock.admin("queue"))["pools"]
+    return max((float(each["pressure"].get("standard", 0.0)) for each in pools), default=0.0)
 
 
 async def test_sdks_show_which_prompts_are_too_long_now(fleet: Fleet) -> None:
     _, penstock = await fleet(1, profile=PROFILE, admission={"degrade": [SHORT]}, health=PATIENT)
     options: Any = {"api_key": "k", "max_retries": 0, "timeout": 30}
-    messages: Any = [{"role": "user", "content": LONG_TEXT}]
+    messages: Any = [{"role": "user", "content": LONG[0]["content"]}]
     async with (
         openai.AsyncOpenAI(base_url=penstock.url + "/v1", **options) as gpt,
         anthropic.AsyncAnthropic(base_url=penstock.url, **options) as claude,
     ):
         short: Any = [{"role": "user", "content": "Rivers?"}]
-        flood = [asyncio.create_task(stream_long(penstock, number)) for number in range(6)]
+        flood = [asyncio.create_task(stream(penstock, number)) for number in range(6)]
         await until_pressed(penstock, LEAST)
         with pytest.raises(openai.APIStatusError) as one:
             await gpt.chat.completions.create(model="sim-model", messages=messages, max_tokens=3)

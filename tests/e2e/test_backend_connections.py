@@ -8,11 +8,10 @@ import aiohttp
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from penstock.bench.sim.text import expected
 from penstock.proxy.app import App
 from penstock.proxy.reload.source import Source
 from penstock.proxy.wire.host import Names
-from tests.e2e.answers import ask, text_of
+from tests.e2e.answers import ask
 from tests.e2e.process import Fleet, Penstock, until
 from tests.e2e.wire import Client, numbered
 
@@ -40,19 +39,6 @@ async def test_a_reset_on_a_kept_connection_is_retried_once(fleet: Fleet) -> Non
     server.faults.set("cut_before_headers")
     assert (await ask(penstock)).status == 502
     assert len(server.seen) == 2
-
-
-async def test_streams_of_two_servers_stay_unmixed(fleet: Fleet) -> None:
-    """Many streams at once over two servers, each with its own text, whole and unmixed."""
-    servers, penstock = await fleet(2)
-    servers[0].faults.set("multi_token", tokens=3)
-    prompts = [f"{'x' * i} prompt {i}" for i in range(60)]
-    answers = await asyncio.gather(
-        *[ask(penstock, prompt=prompt, stream=True, max_tokens=40) for prompt in prompts]
-    )
-    for prompt, got in zip(prompts, answers, strict=True):
-        assert got.ended
-        assert text_of(got.body) == expected(prompt, 40)
 
 
 def waiting(port: int) -> int:

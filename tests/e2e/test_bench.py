@@ -51,16 +51,6 @@ async def test_refused_overload_clients_come_back(simulate: Simulate, serve: Ser
     assert any(call.good for call in refused)
 
 
-async def test_impatient_overload_clients_try_again(simulate: Simulate, serve: Serve) -> None:
-    backends = await simulate(1, profile=PROFILE)
-    penstock = await serve(backends, admission={"enabled": False})
-    log = await Player(penstock.port, 1.0, 1).play(calls(8, patience_s=0.6, retries=1))
-    late = [call for call in log.calls if call.late]
-    assert late
-    assert all(call.attempts == 2 for call in late if not call.good)
-    await penstock.until_at_rest()
-
-
 @pytest.mark.once
 def test_the_overload_table_in_virtual_time(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["overload", "--mix", "uniform", "--load", "2", "--length-s", "25", "--jobs", "1"]

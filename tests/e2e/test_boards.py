@@ -36,9 +36,9 @@ OUT, QUEUE, BURN, DOWN = (
 
 
 @pytest.fixture
-async def killed() -> AsyncIterator[SimProcess]:
-    """A server that a test may kill and start again."""
-    process = SimProcess("--profile", "instant")
+async def killed(request: pytest.FixtureRequest) -> AsyncIterator[SimProcess]:
+    """A server that a test kills and starts again."""
+    process = SimProcess("--profile", getattr(request, "param", "instant"))
     await process.start()
     yield process
     await process.kill()
@@ -121,15 +121,6 @@ CONFIG: dict[str, Any] = {
 JUDGED = r"penstock_(newcomers|canary)"
 # Whatever fails on purpose, the engines stay.
 PATIENT: dict[str, Any] = {"deep": {"interval_s": 600, "fall": 100}}
-
-
-@pytest.fixture
-async def killed_gpu() -> AsyncIterator[SimProcess]:
-    """A server that the test kills and starts again."""
-    process = SimProcess("--profile", PROFILE)
-    await process.start()
-    yield process
-    await process.kill()
 
 
 @pytest.fixture
@@ -220,14 +211,15 @@ async def without_data(
 
 @needs_prometheus
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("killed", [PROFILE], indirect=True)
 async def test_every_panel_shows_data(
-    simulate: Simulate, serve: Serve, killed_gpu: SimProcess, exporter: FakeExporter, tmp_path: Path
+    simulate: Simulate, serve: Serve, killed: SimProcess, exporter: FakeExporter, tmp_path: Path
 ) -> None:
     (steady,) = await simulate(profile=PROFILE)
     (solo,) = await simulate(model="solo")
     backends = [
         {"name": "steady", "url": steady.url, "gpu_metrics_url": exporter.url},
-        {"name": "killed", "url": killed_gpu.url},
+        {"name": "killed", "url": killed.url},
     ]
     pools = [
         # Two requests at each, so that others wait.
@@ -241,7 +233,7 @@ async def test_every_panel_shows_data(
         pool_of("solo", {"solo": solo}),
     ]
     penstock = await serve(
-        [steady.url, killed_gpu.url, solo.url], pools=pools, health=PATIENT, at_rest=False, **CONFIG
+        [steady.url, killed.url, solo.url], pools=pools, health=PATIENT, at_rest=False, **CONFIG
     )
     # Only a certificate of its own has an end.
     tls = {"host": "127.0.0.1", "port": 0, "tls": issue(tmp_path).settings}
@@ -259,7 +251,7 @@ async def test_every_panel_shows_data(
             flood(penstock),
             leaving(penstock),
             failing(penstock, solo),
-            dying(penstock, killed_gpu),
+            dying(penstock, killed),
         ),
     ):
         prometheus.scrapes(penstock.admin_port, other.admin_port)

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import sqlite3
-import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
@@ -15,7 +14,7 @@ import openai
 import pytest
 
 from tests.e2e.answers import BODIES
-from tests.e2e.forked import ROOT
+from tests.e2e.forked import run
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
 
 KEY, OTHER = "sk-research-5f2c91", "sk-others-91ab77"
@@ -40,12 +39,8 @@ async def complete(penstock: Penstock, count: int = 1) -> None:
 
 
 async def told(penstock: Penstock, tenant: str = "research") -> dict[str, Any]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{penstock.admin_url}/api/v1/tenants") as answer,
-    ):
-        (found,) = [each for each in await answer.json() if each["name"] == tenant]
-        return dict(found)
+    (found,) = [each for each in await penstock.admin("tenants") if each["name"] == tenant]
+    return dict(found)
 
 
 async def used(penstock: Penstock) -> dict[str, int]:
@@ -179,30 +174,19 @@ async def test_anthropics_sdk_sees_the_limits(fleet: Fleet) -> None:
 async def test_the_command_shows_budgets(fleet: Fleet) -> None:
     _, penstock = await fleet(1, tenants=tenants(requests_per_day=100, concurrent=5))
     await complete(penstock)
-
-    async def run(*arguments: str) -> tuple[int | None, str]:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "proxy", "usage", "--admin", penstock.admin_url),
-            *arguments,
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await process.communicate()
-        return process.returncode, out.decode()
-
-    status, text = await run()
+    usage = ("usage", "--admin", penstock.admin_url)
+    status, text, _ = await run(*usage)
     assert status == 0
     lines = [line.split() for line in text.splitlines()]
     assert ["research", "sim-model", "1"] in [line[:3] for line in lines]
     assert ["research", "requests_per_day", "100", "99"] in [line[:4] for line in lines]
     assert ["research", "concurrent", "5", "5", "-"] in lines
     assert "others" in text
-    status, text = await run("--tenant", "others")
+    status, text, _ = await run(*usage, "--tenant", "others")
     assert (status, "research" in text) == (0, False)
-    status, text = await run("--tenant", "nobody")
+    status, _, said = await run(*usage, "--tenant", "nobody")
     assert status == 1
-    assert "tenants: research, others" in text
+    assert "tenants: research, others" in said
 
 
 async def test_a_killed_process_forgets_one_second(

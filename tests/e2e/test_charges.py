@@ -111,8 +111,8 @@ class Maker:
         return (self._response(name, b"queued", b'"usage":null'),)
 
     def _response(self, name: str, status: bytes, counts: bytes) -> bytes:
-        parse_tenants = b'{"id":"%b","object":"response","status":"%b","output":[],%b}'
-        return answer(parse_tenants % (name.encode(), status, counts))
+        shape = b'{"id":"%b","object":"response","status":"%b","output":[],%b}'
+        return answer(shape % (name.encode(), status, counts))
 
     def _stream(self, kind: str, request: bytes) -> Script:
         each = SEVERAL if "several" in kind or kind == "broken" else 1
@@ -232,7 +232,7 @@ async def charges(serve: Serve, makers: tuple[Maker, Maker, RawBackend]) -> list
         {
             "name": kind,
             "keys": [{"key": f"key-of-{kind}"}],
-            "limits": {"tokens_per_day": max(60_000, 60_000 * EACH)},
+            "limits": {"tokens_per_day": 60_000 * EACH},
         }
         for kind in KINDS
     ]

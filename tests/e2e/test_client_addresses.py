@@ -36,18 +36,6 @@ async def test_forwarded_headers_of_trusted_proxies_count(fleet: Fleet, trusted:
     assert upstream == [told[0].encode()]
 
 
-async def test_requests_on_one_connection_have_own_clients(fleet: Fleet) -> None:
-    """An ingress sends the requests of all its users on a few connections."""
-    listen = LISTEN | {"trusted_proxies": ["127.0.0.1"]}
-    _, penstock = await fleet(listen=listen)
-    client = await Client.open(penstock)
-    for fields in ([b"X-Forwarded-For: 192.0.2.1"], [b"X-Forwarded-For: 192.0.2.2"], []):
-        client.send(request(*fields))
-        assert (await client.answer()).status == 200
-    assert await clients(penstock, 3) == ["192.0.2.1", "192.0.2.2", "127.0.0.1"]
-    client.close()
-
-
 @pytest.mark.parametrize("secure", ["", "tls", "certificates of clients"])
 async def test_the_proxy_protocol(fleet: Fleet, tmp_path: Path, secure: str) -> None:
     listen = LISTEN | {"proxy_protocol": True}

@@ -64,9 +64,8 @@ def test_every_fault_of_the_demo_is_an_option() -> None:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("fault", ["errors"])
-async def test_a_broken_demo_names_its_server(fault: str) -> None:
-    async with demo("--admin-port", "0", "--break", fault) as lines:
+async def test_a_broken_demo_names_its_server() -> None:
+    async with demo("--admin-port", "0", "--break", "errors") as lines:
         text = "".join(lines)
         found = re.search(r"^    (\S.* status --admin http://127.0.0.1:\d+)$", text, re.M)
         assert found, text
@@ -112,18 +111,10 @@ async def test_the_demo_says_what_to_try() -> None:
 
 
 @pytest.mark.timeout(90)
-async def test_the_demo_uses_the_usual_admin_port_if_free() -> None:
-    try:
-        usual = await asyncio.start_server(lambda *_: None, "127.0.0.1", ADMIN_PORT)
-    except OSError:
-        usual = None  # somebody else has it, which is the same
+async def test_the_demo_leaves_a_taken_admin_port_alone() -> None:
+    with suppress(OSError):  # or somebody else has it, which is the same
+        await asyncio.start_server(lambda *_: None, "127.0.0.1", ADMIN_PORT)
     async with demo("--backends", "1") as lines:
         found = re.search(r"status --admin http://127.0.0.1:(\d+)", "".join(lines))
         assert found
         assert int(found[1]) != ADMIN_PORT
-    if usual is None:
-        return
-    usual.close()
-    await usual.wait_closed()
-    async with demo("--backends", "1") as lines:
-        assert f"status --admin http://127.0.0.1:{ADMIN_PORT}\n" in "".join(lines)

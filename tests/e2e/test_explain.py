@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tests.e2e.forked import Ran, run
-from tests.e2e.process import Fleet, Penstock, Serve
+from tests.e2e.process import Fleet, Penstock
 from tests.e2e.request import CHAT as CHAT_BODY
 from tests.e2e.request import ask
 from tests.e2e.test_admission import LONG as LONG_MESSAGES
@@ -20,7 +20,6 @@ LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": f"{SECRET}, again and again. " * 100}],
     "max_tokens": 4,
 }
-HALF_BYTES = 8_388_608
 CHAT = "/v1/chat/completions"
 
 
@@ -51,18 +50,6 @@ async def test_explain_predicts_the_backend(fleet: Fleet) -> None:
         assert bool(each["to_win"]) == (each["name"] != home)
     again = await ask(penstock, CHAT, LONG)
     assert again.headers["x-penstock-backend"] == home
-
-
-async def test_explain_changes_nothing(fleet: Fleet) -> None:
-    servers, penstock = await fleet(2)
-    before = await penstock.backends()
-    for _ in range(5):
-        await explained(penstock, orjson.dumps(LONG))
-    after = await penstock.backends()
-    for one, other in zip(before, after, strict=True):
-        assert one["requests_total"] == other["requests_total"] == 0
-        assert other["prefix_cache"]["blocks"] == 0
-    assert not any(server.seen for server in servers)
 
 
 UNEXPLAINED: tuple[tuple[bytes, str, int, str], ...] = (
@@ -104,43 +91,6 @@ async def test_the_command_prints_the_costs(fleet: Fleet, tmp_path: Path) -> Non
         status, _, err = await command(*arguments)
         assert status == 1
         assert "--header must look like" in err
-
-
-async def test_other_policies_have_no_costs(fleet: Fleet, serve: Serve, tmp_path: Path) -> None:
-    servers, penstock = await fleet(2, pool={"policy": "session"})
-    file = tmp_path / "request.json"
-    file.write_bytes(orjson.dumps(LONG))
-    header = ("--header", "x-session-id: s-1")
-    _, out, _ = await command(str(file), "--admin", penstock.admin_url, *header)
-    answer = await ask(penstock, CHAT, LONG, x_session_id="s-1")
-    home = answer.headers["x-penstock-backend"]
-    assert f"{home} comes first on the ring for this session" in out
-    assert f"-> {home} (affinity)" in out
-    other = await serve(servers, pool={"policy": "random"})
-    _, out, _ = await command(str(file), "--admin", other.admin_url)
-    assert "random draws at random" in out
-
-
-async def test_endless_explain_bodies_are_bounded(fleet: Fleet) -> None:
-    """One is read at a time, for three seconds; others are refused, and hold no connection."""
-    _, penstock = await fleet(1)
-    before_bytes = penstock.resident_bytes
-    head = b"POST /api/v1/explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
-    writers: list[asyncio.StreamWriter] = []
-    for _ in range(70):  # more than the port has places
-        _, writer = await asyncio.open_connection("127.0.0.1", penstock.admin_port)
-        writer.write(head % (HALF_BYTES + 1) + b"x" * (HALF_BYTES if len(writers) < 8 else 1))
-        writers.append(writer)
-    status, told = await explained(penstock, orjson.dumps(LONG))
-    assert (status, told["error"]["code"]) == (429, "overloaded")
-    async with asyncio.timeout(20):
-        while status == 429:
-            await asyncio.sleep(0.2)
-            status, _ = await explained(penstock, orjson.dumps(LONG))
-    assert status == 200
-    assert penstock.resident_bytes - before_bytes < 3 * HALF_BYTES
-    for writer in writers:
-        writer.transport.abort()
 
 
 CLASSES = [{"name": "interactive", "max_wait_s": 120.0}, {"name": "batch", "max_wait_s": 600.0}]

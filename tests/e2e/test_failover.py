@@ -304,30 +304,6 @@ async def test_no_engine_works_past_the_clients_time(fleet: Fleet, header: str) 
     assert [each["failures_total"] for each in listing] == [0, 0]
 
 
-async def test_more_clients_than_places_are_all_served(fleet: Fleet) -> None:
-    """Twelve places, and 16 clients that ask again and again."""
-    _, penstock = await fleet(3, max_queued=4, profile="8b-1xh100", pool={"policy": "round_robin"})
-
-    async def client() -> list[int]:
-        return [(await ask(penstock, max_tokens=4)).status for _ in range(3)]
-
-    statuses = await asyncio.gather(*[client() for _ in range(16)])
-    assert {status for each in statuses for status in each} == {200}
-    assert (await attempts(penstock))["busy"] > 0
-    assert [each["failures_total"] for each in await penstock.backends()] == [0, 0, 0]
-
-
-async def test_the_500s_of_one_backend_are_hidden(fleet: Fleet) -> None:
-    servers, penstock = await fleet(3, pool={"policy": "round_robin"}, health=FAR_PROBES)
-    servers[1].faults.set("internal_error")
-    statuses: list[int] = []
-    for number in range(5):
-        asking = [ask(penstock, stream=number % 2 == 0) for _ in range(12)]
-        statuses += [got.status for got in await asyncio.gather(*asking)]
-    assert set(statuses) == {200}
-    assert (await attempts(penstock))["internal"] > 0
-
-
 STREAM = CHAT | {"stream": True}
 
 

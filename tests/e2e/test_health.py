@@ -141,14 +141,6 @@ async def test_an_engine_that_hangs_behind_its_api_is_ejected(fleet: Fleet) -> N
         servers[0].drop_connections()
 
 
-async def test_a_server_with_its_own_key_serves(fleet: Fleet) -> None:
-    """Its models are not told to us; clients have the key."""
-    _, penstock = await fleet(1, api_key="k-1", health=DEFAULTS)
-    await penstock.until(lambda listing: listing[0]["state"] == "ready", 5)
-    got = await ask_once(penstock, "/v1/completions", BODY, authorization="Bearer k-1")
-    assert got.status == 200
-
-
 async def test_a_failing_backend_is_out_and_the_last_serves(fleet: Fleet) -> None:
     servers, penstock = await fleet(2, health=DEFAULTS)
     servers[0].faults.set("cut_before_headers")

@@ -17,13 +17,9 @@ from tests.e2e.forked import run
 from tests.e2e.process import Penstock, Serve, Simulate, pool_of
 from tests.e2e.request import ask
 
-MODES: Final = ("good", "slow", "hung", "garbage", "huge", "trickling", "failing")
-
-SLOW_S: Final = 0.05
-
 
 class Classifier:
-    """Labels short texts `simple`, longer ones `hard`. Texts with `STUCK` it never answers."""
+    """Labels short texts `simple`, longer ones `hard`."""
 
     def __init__(self) -> None:
         self.mode = "good"
@@ -57,14 +53,8 @@ class Classifier:
         text = orjson.loads(await request.read())["text"]
         self.texts.append(text)
         self.heads.append({name.lower(): value for name, value in request.headers.items()})
-        if self.mode == "hung" or "STUCK" in text:
-            await asyncio.Event().wait()
-        if self.mode == "slow":
-            await asyncio.sleep(SLOW_S)
-        if self.mode == "failing":
-            return web.Response(status=500, body=b'{"label":"simple"}')
-        if self.mode in ("garbage", "huge"):
-            return web.Response(body=b"garbage" if self.mode == "garbage" else bytes(1 << 22))
+        if self.mode == "garbage":
+            return web.Response(body=b"garbage")
         if self.mode == "trickling":
             return await self._trickle(request)
         return web.json_response({"label": "simple" if len(text) < 80 else "hard"})

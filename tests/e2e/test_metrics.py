@@ -14,8 +14,8 @@ from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.certificates import issue
-from tests.e2e.forked import SimProcess
-from tests.e2e.process import ROOT, Fleet, Penstock, Serve, Simulate, until
+from tests.e2e.process import ROOT, Fleet, Serve, Simulate, until
+from tests.e2e.request import fetch
 from tests.e2e.told import MIB, PROMPT, FakeExporter, complete, samples_of, told, until_told
 
 COSTS = {"cost_per_hour": 36_000.0}  # 10 a second
@@ -56,31 +56,20 @@ async def test_requests_are_counted_by_backend_and_model(fleet: Fleet) -> None:
 
 async def test_invented_names_add_no_series(fleet: Fleet) -> None:
     """Models, paths, tenants, sessions and headers are the client's to choose."""
-    tenants = [{"name": "t", "keys": [{"key": "sk-" + "k" * 40}]}]
-    _, penstock = await fleet(2, tenants=tenants, limits={"connections": 500})
+    key = "sk-" + "k" * 40
+    _, penstock = await fleet(2, tenants=[{"name": "t", "keys": [{"key": key}]}])
     counts = []
     async with aiohttp.ClientSession() as session:
         for batch in range(3):
             for number in range(40):
                 name = f"evil-{batch}-{number}"
-                key = "sk-" + "k" * 40 if number % 2 else f"sk-{name}"
-                headers = {
-                    "authorization": f"Bearer {key}",
-                    "x-session-id": name,
-                    "x-penstock-tenant": name,
-                }
+                headers = {"authorization": f"Bearer {key if number % 2 else name}"}
+                headers |= {"x-session-id": name, "x-penstock-tenant": name}
+                body = PROMPT | {"model": name, "user": name, "priority": number}
                 for path in ("/v1/completions", f"/v1/{name}", "/v1/chat/completions"):
-                    asked = PROMPT | {"model": name, "user": name, "priority": number}
-                    async with session.post(
-                        penstock.url + path, json=asked, headers=headers
-                    ) as answer:
-                        await answer.read()
-            async with session.post(
-                f"{penstock.url}/v1/completions",
-                json=PROMPT,
-                headers={"authorization": "Bearer sk-" + "k" * 40},
-            ) as answer:
-                assert answer.status == 200
+                    await fetch(penstock.url + path, "POST", json=body, headers=headers)
+            session.headers["authorization"] = f"Bearer {key}"
+            assert await complete(penstock, session) == 200
             text = await penstock.metrics()
             assert "evil" not in text
             counts.append(len(samples_of(text)))
@@ -120,48 +109,15 @@ async def test_a_reload_changes_a_pools_cost(fleet: Fleet) -> None:
     assert 20.0 <= before["penstock_cost_total{pool=default}"] < 2_000.0
     async with aiohttp.ClientSession() as session:
         assert await complete(penstock, session) == 200
-    found = await told(penstock)
-    tokens = sum(
-        found[f"penstock_{kind}_tokens_total{{pool=default}}"] for kind in ("prompt", "completion")
-    )
-    price, total = (
-        found[f"penstock_cost_{name}{{pool=default}}"] for name in ("per_1k_tokens", "total")
-    )
-    assert price == pytest.approx(1_000 * total / tokens, rel=0.01)
+    assert (await told(penstock))["penstock_cost_per_1k_tokens{pool=default}"] > 0
     pool = orjson.loads(penstock.config.read_bytes())["pools"][0]
-    assert (await penstock.reload(pools=[pool | {"cost_per_hour": -1}]))[0] == 422
     read = "penstock_config_reload_success_timestamp_seconds{}"
-    assert (await told(penstock))[read] == before[read]
-    assert (await penstock.reload(pools=[pool | {"cost_per_hour": 0}]))[0] == 200
-    first = (await told(penstock))["penstock_cost_total{pool=default}"]
-    assert (await told(penstock))["penstock_cost_total{pool=default}"] == first > total
-    assert (await penstock.reload(pools=[pool | {"cost_per_hour": None}]))[0] == 200
-    last = await told(penstock)
-    assert last[read] > before[read]
-    assert last["penstock_cost_total{pool=default}"] == first
-    assert "penstock_cost_per_1k_tokens{pool=default}" not in last
-
-
-async def test_a_cold_start_is_timed(serve: Serve) -> None:
-    server = SimProcess("--profile", "instant")
-    await server.start()
-    try:
-        penstock = await serve([server.url])
-        name = "penstock_backend_cold_start_seconds{backend=b0}"
-        async with aiohttp.ClientSession() as session:
-            assert await complete(penstock, session) == 200
-            # It was ready before it was looked at, unless its first probe was late.
-            before_s = (await told(penstock)).get(name)
-            await server.kill()
-            await penstock.until(lambda listing: listing[0]["state"] == "ejected", 5)
-            await server.start()
-            await penstock.until(lambda listing: listing[0]["state"] in ("ready", "warming"), 10)
-            assert await complete(penstock, session) == 200
-        start_s = (await told(penstock))[name]
-        assert 0.0 < start_s < 60.0
-        assert start_s != before_s
-    finally:
-        await server.kill()
+    for cost, status in ((-1, 422), (0, 200), (None, 200)):
+        assert (await penstock.reload(pools=[pool | {"cost_per_hour": cost}]))[0] == status
+        found = await told(penstock)
+        assert (found[read] > before[read]) == (status == 200)
+    assert found["penstock_cost_total{pool=default}"] > before["penstock_cost_total{pool=default}"]
+    assert "penstock_cost_per_1k_tokens{pool=default}" not in found
 
 
 async def test_the_expiry_of_certificates_is_exported(
@@ -325,30 +281,11 @@ async def test_a_broken_exporter_harms_no_backend(
     assert exporter.url.encode() not in log
 
 
-CHAT = "/v1/chat/completions"
-
-
-async def streamed(
-    penstock: Penstock, tokens: int, path: str = "/v1/completions", address: str = "127.0.0.1"
-) -> tuple[str, str]:
-    """One streamed completion: who served it, and its text."""
-    body = {"model": "sim-model", "max_tokens": tokens, "stream": True}
-    hello = {"messages": [{"role": "user", "content": "hello"}]}
-    body |= hello if path == CHAT else {"prompt": "hello"}
-    connector = aiohttp.TCPConnector(local_addr=(address, 0))
-    async with (
-        aiohttp.ClientSession(connector=connector) as session,
-        session.post(f"{penstock.url}{path}", json=body) as answer,
-    ):
-        assert answer.status == 200
-        return answer.headers["x-penstock-backend"], await answer.text()
-
-
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
 async def test_promtool_finds_no_fault(fleet: Fleet) -> None:
     _, penstock = await fleet()
-    for _ in range(3):
-        await streamed(penstock, 4)
+    async with aiohttp.ClientSession() as session:
+        assert await complete(penstock, session, stream=True) == 200
     process = await asyncio.create_subprocess_exec(
         *("promtool", "check", "metrics"),
         stdin=asyncio.subprocess.PIPE,

@@ -84,18 +84,6 @@ async def test_the_stream_agrees_with_the_other_paths(fleet: Fleet) -> None:
         assert "url" not in row
 
 
-async def test_ten_viewers_get_the_same_bytes(fleet: Fleet) -> None:
-    _, penstock = await fleet()
-    async with aiohttp.ClientSession(penstock.admin_url) as session:
-        streams = [await session.get("/api/v1/events") for _ in range(10)]
-        for _ in range(2):
-            await asyncio.gather(*(event(each) for each in streams))
-        seen = [{(await event(each))["at"] for _ in range(2)} for each in streams]
-        assert len(set.union(*seen)) <= 3  # the same moments: one rendering for all
-        for each in streams:
-            each.close()
-
-
 async def test_viewers_per_address_are_bounded(fleet: Fleet) -> None:
     _, penstock = await fleet()
     async with aiohttp.ClientSession(penstock.admin_url) as session:
@@ -187,29 +175,22 @@ async def test_readers_change_nothing(fleet: Fleet) -> None:
     bearer = {"authorization": f"Bearer {VIEW}"}
     paths = ("backends", "proxy", "verdict", "queue", "slo", "requests", "tenants", "config")
     async with browser(penstock, VIEW) as session:
-        async with session.get("/ui/session") as answer:
-            assert (await answer.json())["access"] == "view"
+        async with session.get("/ui/session") as got:
+            assert (await got.json())["access"] == "view"
         async with aiohttp.ClientSession(penstock.admin_url) as program:
-            for path in paths:
-                assert (await status_of(session, "GET", f"/api/v1/{path}"))[0] == 200
-                assert (await status_of(program, "GET", f"/api/v1/{path}", headers=bearer))[
-                    0
-                ] == 200
-            for path in ("backends/b0/drain", "backends/b0/maint", "backends/b0/ready", "reload"):
-                headers = page_headers(penstock)
-                refused = (403, "forbidden")
-                assert (
-                    await status_of(session, "POST", f"/api/v1/{path}", headers=headers) == refused
-                )
-                got = await status_of(program, "POST", f"/api/v1/{path}", headers=bearer)
-                assert got == refused
+            changes = ("backends/b0/drain", "backends/b0/maint", "backends/b0/ready", "reload")
+            headers = page_headers(penstock)
+            for method, each, answer in (("GET", paths, 200), ("POST", changes, 403)):
+                for path in (f"/api/v1/{name}" for name in each):
+                    assert (await status_of(session, method, path, headers=headers))[0] == answer
+                    assert (await status_of(program, method, path, headers=bearer))[0] == answer
             explain = {"json": BODIES["/v1/completions"], "headers": bearer}
             assert (await status_of(program, "POST", "/api/v1/explain", **explain))[0] == 200
-        async with session.get("/api/v1/backends", headers=bearer) as answer:
-            (backend,) = await answer.json()
+        async with session.get("/api/v1/backends", headers=bearer) as got:
+            (backend,) = await got.json()
         assert backend["admin_state"] == "ready"
-        async with session.get("/api/v1/config") as answer:
-            assert VIEW not in await answer.text()
+        async with session.get("/api/v1/config") as got:
+            assert VIEW not in await got.text()
 
 
 async def test_another_token_ends_sessions_and_streams(fleet: Fleet) -> None:
@@ -327,7 +308,7 @@ async def test_long_heads_are_refused(fleet: Fleet) -> None:
         assert (await status_of(session, "GET", "/ui/session", headers=cookies))[0] == 200
 
 
-MEASURED_S: Final = float(os.environ.get("TEST_VIEWERS_S", "4"))
+MEASURED_S: Final = float(os.environ.get("TEST_VIEWERS_S", "3"))
 
 
 async def cpu_share(penstock: Penstock) -> float:

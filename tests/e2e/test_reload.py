@@ -5,25 +5,20 @@ import contextlib
 import io
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from penstock.bench.sim.server import SimServer
 from penstock.proxy.commands.cli import main
 from penstock.proxy.commands.fleet_table import table
 from tests.e2e.forked import run
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
-from tests.e2e.request import ask
+from tests.e2e.request import ask, stream
 from tests.e2e.traffic import DONE, Traffic
 
 # As many for the figures: `make reloads`.
 RELOADS = int(os.environ.get("TEST_RELOADS", "20"))
 REQUESTS_PER_RELOAD = 100 if RELOADS >= 100 else 40
-LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 150, "stream": True}
 
 
 def pool(*servers: SimServer | str, **options: Any) -> list[dict[str, Any]]:
@@ -33,17 +28,6 @@ def pool(*servers: SimServer | str, **options: Any) -> list[dict[str, Any]]:
         name, _, url = server.rpartition("=") if isinstance(server, str) else ("", "", server.url)
         backends.append({"name": name or f"b{number}", "url": url})
     return [{"name": "default", "backends": backends} | options]
-
-
-@asynccontextmanager
-async def stream(penstock: Penstock, **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A streamed completion, past its first token."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{penstock.url}/v1/completions", json=LONG | fields) as answer,
-    ):
-        assert answer.status == 200
-        yield answer
 
 
 async def listing(penstock: Penstock) -> dict[str, dict[str, Any]]:
@@ -124,10 +108,10 @@ async def test_a_bad_file_changes_nothing(fleet: Fleet) -> None:
     """It is told by the call as `penstock check` tells it, in the log and as a metric."""
     _, penstock = await fleet(2)
     good = penstock.config.read_bytes()
-    before = (await ask_admin(penstock, "/api/v1/config"))[1]
+    before = (await penstock.ask_admin("/api/v1/config"))[1]
     for number, (name, content) in enumerate(BAD.items()):
         penstock.config.write_bytes(content)
-        status, said = await ask_admin(penstock, "/api/v1/reload", "POST")
+        status, said = await penstock.ask_admin("/api/v1/reload", "POST")
         checked = io.StringIO()
         with contextlib.redirect_stderr(checked):
             assert main(["check", str(penstock.config)]) == 2
@@ -138,7 +122,7 @@ async def test_a_bad_file_changes_nothing(fleet: Fleet) -> None:
         penstock.process.send_signal(signal.SIGHUP)
         last = error["issues"][-1].encode()
         await until_logged(penstock, b"not reloaded: " + last, 2)
-        assert (await ask_admin(penstock, "/api/v1/config"))[1] == before
+        assert (await penstock.ask_admin("/api/v1/config"))[1] == before
         assert set(await listing(penstock)) == {"b0", "b1"}
         answer = await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": number + 1})
         assert answer.status == 200
@@ -148,19 +132,11 @@ async def test_a_bad_file_changes_nothing(fleet: Fleet) -> None:
     assert "penstock_config_reload_success 1.0" in await penstock.metrics()
 
 
-async def ask_admin(penstock: Penstock, path: str, method: str = "GET") -> tuple[int, Any]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.request(method, penstock.admin_url + path) as answer,
-    ):
-        return answer.status, await answer.json()
-
-
 async def test_unchanged_backends_are_kept(simulate: Simulate, serve: Serve) -> None:
     a, b, c = await simulate(3, profile="steady-50")
     penstock = await serve([a, b], health={"interval_s": 60, "slow_start_s": 0})
-    await ask_admin(penstock, "/api/v1/backends/b1/drain", "POST")
-    async with stream(penstock) as answer:
+    await penstock.ask_admin("/api/v1/backends/b1/drain", "POST")
+    async with stream(penstock, max_tokens=150) as answer:
         before = (await listing(penstock))["b0"]
         assert before["streams"] == 1
         probes = dict(before["last_probe"])
@@ -183,7 +159,7 @@ async def test_unchanged_backends_are_kept(simulate: Simulate, serve: Serve) -> 
 async def test_a_removed_backend_ends_its_streams(simulate: Simulate, serve: Serve) -> None:
     a, b = await simulate(2, profile="steady-50")
     penstock = await serve([a])
-    async with stream(penstock) as answer:
+    async with stream(penstock, max_tokens=150) as answer:
         assert (await penstock.reload(pools=pool(f"new={b.url}")))[1]["removed"] == ["b0"]
         await penstock.until(lambda all_: all_[0]["state"] == "ready", 5)
         (gone,) = [each for each in await penstock.backends() if each["removed"]]
@@ -200,7 +176,7 @@ async def test_a_removed_backend_ends_its_streams(simulate: Simulate, serve: Ser
         assert a.connections_total == connections
         text = await answer.read()
         assert text.endswith(DONE)
-        assert text.count(b'"text":') == LONG["max_tokens"]
+        assert text.count(b'"text":') == 150
     await penstock.until(lambda all_: [each["name"] for each in all_] == ["new"], 5)
     assert '"b0"' not in await penstock.metrics()
     async with asyncio.timeout(5):  # its pool is closed
@@ -223,7 +199,7 @@ async def test_ports_wait_for_a_restart(fleet: Fleet) -> None:
     await until_logged(penstock, b"needs_restart=listen.port,admin.port")
     told = await run("status", "--admin", penstock.admin_url)
     assert "\nChanged settings that wait for a restart: listen.port, admin.port\n" in told.out
-    _, config = await ask_admin(penstock, "/api/v1/config")
+    _, config = await penstock.ask_admin("/api/v1/config")
     assert config["settings"]["listen"]["port"] == 0
     assert config["settings"]["limits"]["body_bytes"] == 1024
     too_large = await ask(penstock, "/v1/completions", b"x" * 2000)

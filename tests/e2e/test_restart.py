@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
+from tests.e2e.forked import run
 from tests.e2e.process import ROOT, Simulate
 from tests.e2e.traffic import Traffic
 
@@ -212,30 +213,15 @@ class Supervised:
 
     async def restart(self) -> tuple[int, str]:
         """`penstock restart`: its exit status, and what it said."""
-        command = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "proxy", "restart"),
-            *("--admin", f"http://127.0.0.1:{self.admin_port}"),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        said, _ = await asyncio.wait_for(command.communicate(), 60)
-        assert command.returncode is not None
-        return command.returncode, said.decode()
+        ran = await run("restart", "--admin", f"http://127.0.0.1:{self.admin_port}", within_s=60)
+        return ran.status, ran.out + ran.err
 
-    async def told(self, text: str) -> None:
+    async def until_status(self, text: str) -> None:
         """Wait until `penstock status` says this."""
         async with asyncio.timeout(20):
-            while True:
-                command = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "proxy", "status"),
-                    *("--admin", f"http://127.0.0.1:{self.admin_port}"),
-                    cwd=ROOT,
-                    stdout=asyncio.subprocess.PIPE,
-                )
-                said, _ = await command.communicate()
-                if text in said.decode():
-                    return
+            admin = ("--admin", f"http://127.0.0.1:{self.admin_port}")
+            while text not in (await run("status", *admin)).out:
+                await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
         if self.process.returncode is None:
@@ -296,9 +282,11 @@ async def test_the_next_process_shows_the_formers_requests(supervised: Supervise
     ):
         await stream.content.readline()
         assert (await supervised.restart())[0] == 0
-        await supervised.told(f"Process {former}, from before the restart, still has 1 requests.")
+        await supervised.until_status(
+            f"Process {former}, from before the restart, still has 1 requests."
+        )
     await supervised.until(re.compile(rb"former process %d has ended" % former))
-    await supervised.told("Proxy ready")
+    await supervised.until_status("Proxy ready")
 
 
 async def test_a_failed_restart_changes_nothing(supervised: Supervised) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.bench.sim.cli import main
 from penstock.bench.sim.manner import Manner, Span
-from penstock.bench.sim.prompt import Prompt, render
+from penstock.bench.sim.prompt import render
 from penstock.bench.sim.server import SimServer
 from penstock.bench.sim.text import expected
 from tests.e2e.process import Simulate, until
@@ -86,31 +86,6 @@ async def test_a_leaving_queued_client_frees_its_place() -> None:
     assert server.engine.idle
 
 
-async def test_pipelined_requests_are_answered_in_order(server: SimServer) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(request({"prompt": "x", "max_tokens": 2}) + b"GET /version HTTP/1.1\r\n\r\n")
-    answers = await reader.read()  # until the idle close
-    assert answers.index(b'"text_completion"') < answers.index(b'{"version":')
-    writer.close()
-
-
-async def test_chunked_bodies_in_small_pieces(server: SimServer) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    body = b'{"prompt":"x","max_tokens":2}'
-    raw = (
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    )
-    raw += b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    for start in range(0, len(raw), 50):
-        writer.write(raw[start : start + 50])
-        await asyncio.sleep(0)
-    answer = await reader.read()
-    assert answer.startswith(b"HTTP/1.1 200 OK")
-    assert server.seen[-1].body == body
-    writer.close()
-
-
 async def test_requests_are_recorded_as_received(server: SimServer) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     raw = request({"prompt": "x", "max_tokens": 1}, "X-Odd-CASE: a  b\r\nX-Odd-CASE: c\r\n")
@@ -178,7 +153,6 @@ async def test_accepting_resumes_once_there_are_descriptors() -> None:
 
 
 HELLO = [{"role": "user", "content": "hello"}]
-PROMPT_TOKENS = Prompt.from_messages(HELLO).tokens
 ANSWER = expected(render(HELLO), 5)
 CHAT_PATH = "/v1/chat/completions"
 Post = dict[str, Any]
@@ -235,34 +209,6 @@ async def test_fixed_answers(dialect_server: SimServer, client: aiohttp.ClientSe
         assert response.status == 405
 
 
-async def test_metrics_follow_the_engine(client: aiohttp.ClientSession) -> None:
-    await whole(client, CHAT_PATH, {"messages": HELLO, "max_tokens": 5})
-    async with client.get("/metrics") as response:
-        text = await response.text()
-    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
-    labels = '{engine="0",model_name="sim-model"}'
-    assert samples[f"vllm:generation_tokens_total{labels}"] == "5.0"
-    assert samples[f"vllm:prompt_tokens_total{labels}"] == f"{PROMPT_TOKENS}.0"
-    assert samples[f"vllm:num_requests_running{labels}"] == "0.0"
-    (config,) = (name for name in samples if name.startswith("vllm:cache_config_info"))
-    assert 'block_size="16"' in config
-    assert 'num_gpu_blocks="25000"' in config
-
-
-async def test_repeated_prompts_are_found_in_the_cache() -> None:
-    dialect_server = await SimServer(profile="8b-1xh100").start()
-    body = {"prompt": "tell " * 400, "max_tokens": 1}  # 500 tokens
-    async with aiohttp.ClientSession(dialect_server.url) as client:
-        for _ in range(2):
-            await whole(client, "/v1/completions", body)
-        async with client.get("/metrics") as response:
-            text = await response.text()
-    await dialect_server.stop()
-    found = {line.partition("{")[0]: line.split()[-1] for line in text.splitlines()}
-    assert found["vllm:prefix_cache_queries_total"] == "1000.0"
-    assert found["vllm:prefix_cache_hits_total"] == "496.0"
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "kind", "param"),
     [
@@ -286,17 +232,6 @@ async def test_errors_come_before_the_stream(
     answer = await whole(client, path, {"stream": True, **body}, status=status)
     error = answer["error"]
     assert (error["type"], error["param"], error["code"]) == (kind, param, status)
-
-
-async def test_bodies_that_are_no_json_objects_are_refused(client: aiohttp.ClientSession) -> None:
-    for raw in (b"{", b"[]", b""):
-        json_type = {"content-type": "application/json"}
-        async with client.post(CHAT_PATH, data=raw, headers=json_type) as response:
-            assert response.status == 400
-    async with client.post(
-        CHAT_PATH, data=b"{}", headers={"content-type": "text/plain"}
-    ) as response:
-        assert "Unsupported Media Type" in (await response.json())["error"]["message"]
 
 
 async def test_the_api_key_guards_only_v1() -> None:
@@ -370,14 +305,6 @@ async def test_an_early_role_comes_before_the_prefill(simulate: Simulate) -> Non
             await response.content.readline()
             assert bool(server.engine.generation_tokens_total) != early
             server.engine.generation_tokens_total = 0
-
-
-async def test_a_hidden_answer_fits_the_context(simulate: Simulate) -> None:
-    (server,) = await simulate(profile="small-kv")
-    server.manner = Manner(Span(9_000, 9_000), Span(9_000, 9_000))
-    *_, last, _ = await chunks(server, question(0))
-    assert last["choices"][0]["finish_reason"] == "length"
-    assert server.engine.preemptions_total == 0
 
 
 @pytest.mark.parametrize("text", ["200:60", "0:5", "x", "5:", ":5", "1:2:3"])

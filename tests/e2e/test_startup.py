@@ -131,15 +131,6 @@ async def test_every_error_of_a_file_is_reported(tmp_path: Path) -> None:
         assert "s3cret" not in said
 
 
-async def test_files_that_are_no_configuration(tmp_path: Path) -> None:
-    path = tmp_path / "bad.yaml"
-    for content in (None, b"pools: [", b"", b"- 1", b"pools: \xff", b"\0"):
-        if content is not None:
-            path.write_bytes(content)
-        ran = await run("serve", "--config", str(path))
-        assert (ran.status, "bad.yaml" in ran.err) == (2, True), content
-
-
 async def test_a_port_that_is_taken(simulate: Simulate) -> None:
     command = (*serve_flags(await simulate()), "--admin-host", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as taken:

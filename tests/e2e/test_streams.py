@@ -12,7 +12,7 @@ import msgspec
 import orjson
 import pytest
 
-from tests.e2e.process import Fleet, Serve, Simulate
+from tests.e2e.process import Serve, Simulate
 from tests.e2e.request import BODIES, CHAT, MESSAGES, ask, one
 
 ASK_USAGE = {"stream_options": {"include_usage": True}}
@@ -244,11 +244,3 @@ async def test_headers_of_requests(simulate: Simulate, serve: Serve) -> None:
             ("content-length", str(len(seen.body))),
         ]
     )
-
-
-async def test_the_pools_key_is_used_for_clients_without_one(fleet: Fleet) -> None:
-    _, penstock = await fleet(1, api_key="pool-key", pool={"api_key": "pool-key"})
-    path, body = "/v1/completions", BODIES["/v1/completions"]
-    assert (await ask(penstock, path, body)).status == 200
-    assert (await ask(penstock, path, body, authorization="Bearer pool-key")).status == 200
-    assert (await ask(penstock, path, body, authorization="Bearer wrong")).status == 401

@@ -3,7 +3,8 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -12,7 +13,7 @@ import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Penstock, Serve, Simulate, pool_of
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate, pool_of
 from tests.e2e.raw_backend import RawBackends, answer
 from tests.e2e.request import BODIES, CHAT, Got, ask
 from tests.e2e.wire import Client
@@ -25,20 +26,12 @@ TENANTS = [
     {"name": "two", "keys": [{"key": TWO}]},
 ]
 COMPLETIONS = "/v1/completions"
-Fleet = Callable[..., Awaitable[tuple[list[SimServer], Penstock]]]
 
 
 @pytest.fixture
-def fleet(simulate: Simulate, serve: Serve) -> Fleet:
-    """Servers behind a proxy that asks for keys: `await fleet(2, policy="session")`."""
-
-    async def start(
-        count: int = 1, *, config: dict[str, Any] | None = None, **pool: Any
-    ) -> tuple[list[SimServer], Penstock]:
-        servers = await simulate(count)
-        return servers, await serve(servers, pool=pool, **{"tenants": TENANTS, **(config or {})})
-
-    return start
+def fleet(fleet: Fleet) -> Fleet:
+    """Servers behind a proxy that asks for keys."""
+    return partial(fleet, tenants=TENANTS)
 
 
 def sent(server: SimServer, name: str) -> list[str]:
@@ -118,7 +111,7 @@ async def test_preflights_need_no_key(fleet: Fleet) -> None:
     """Browsers ask before they send a key."""
     for origins, status in ((["https://a.example"], 204), ([], 401)):
         listen = {"host": "127.0.0.1", "port": 0, "cors_origins": origins}
-        _, penstock = await fleet(config={"listen": listen})
+        _, penstock = await fleet(listen=listen)
         got = await ask(penstock, COMPLETIONS, method="OPTIONS", origin="https://a.example")
         assert got.status == status
 
@@ -182,7 +175,7 @@ async def test_no_similar_header_carries_a_key_upstream(fleet: Fleet) -> None:
 
 async def test_stored_responses_belong_to_their_tenant(fleet: Fleet) -> None:
     # Probes far apart: every connection is a request's.
-    servers, penstock = await fleet(2, config={"health": {"interval_s": 60, "timeout_s": 5}})
+    servers, penstock = await fleet(2, health={"interval_s": 60, "timeout_s": 5})
     made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
     response_id = made.json["id"]
     path = f"/v1/responses/{response_id}"
@@ -204,7 +197,7 @@ async def test_stored_responses_belong_to_their_tenant(fleet: Fleet) -> None:
 
 
 async def test_content_types_open_no_stored_response(fleet: Fleet) -> None:
-    servers, penstock = await fleet(1, config={"health": {"interval_s": 60, "timeout_s": 5}})
+    servers, penstock = await fleet(1, health={"interval_s": 60, "timeout_s": 5})
     made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
     more = BODIES["/v1/responses"] | {"previous_response_id": made.json["id"]}
     asked = len(servers[0].seen)

@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from penstock.proxy.data.counting import BODY_BYTES_MAX, QUEUED_BYTES_MAX
 from tests.e2e.forked import run
-from tests.e2e.process import Fleet, Penstock, Serve, Simulate, pool_of
+from tests.e2e.process import Fleet, Serve, Simulate, pool_of
 from tests.e2e.request import ask
 from tests.e2e.traffic import Traffic
 from tests.e2e.wire import Client, request
@@ -75,13 +73,12 @@ def ranks(*merges: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-BYTES = [b"%b %d" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)]
 TOKENS = {"estimator": "tiktoken", "file": "ranks"}
 
 
 async def test_leaving_while_counted_reaches_no_backend(fleet: Fleet, tmp_path: Path) -> None:
     """It leaves while its prompt waits behind three others: a quarter of a second."""
-    (tmp_path / "ranks").write_bytes(b"\n".join(BYTES))
+    (tmp_path / "ranks").write_bytes(ranks())
     _, penstock = await fleet(tokens=TOKENS)
     prompt = "ab" * 120_000  # one word: the slowest there is to cut
     asked = {"model": "sim-model", "prompt": prompt, "max_tokens": 1}
@@ -115,8 +112,7 @@ async def test_prompts_are_counted_before_routing(
     simulate: Simulate, serve: Serve, tmp_path: Path
 ) -> None:
     """Each byte is a token: four times as many as is estimated."""
-    ranks = [b"%b %d" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)]
-    (tmp_path / "ranks").write_bytes(b"\n".join(ranks))
+    (tmp_path / "ranks").write_bytes(ranks())
     servers = await simulate(2)
     pools = [pool_of(name, {name: to}) for name, to in zip(("chat", "long"), servers, strict=True)]
     routes: list[dict[str, Any]] = [
@@ -130,23 +126,9 @@ async def test_prompts_are_counted_before_routing(
         assert (got.status, got.headers["x-penstock-backend"]) == (200, wanted)
 
 
-LONG_STREAM: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 150, "stream": True}
-
-
-@asynccontextmanager
-async def stream(penstock: Penstock, **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A streamed completion, past its first token."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{penstock.url}/v1/completions", json=LONG_STREAM | fields) as answer,
-    ):
-        assert answer.status == 200
-        yield answer
-
-
 async def test_a_tokenizer_comes_and_goes_under_load(fleet: Fleet, tmp_path: Path) -> None:
     """What the former one has still to count is counted."""
-    (tmp_path / "ranks").write_bytes(b"\n".join(BYTES))
+    (tmp_path / "ranks").write_bytes(ranks())
     _, penstock = await fleet(2)
     async with Traffic(penstock.url) as traffic:
         for tokens in (TOKENS, {"estimator": "bytes"}, TOKENS, TOKENS | {"encoding": "o200k_base"}):

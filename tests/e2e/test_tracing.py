@@ -108,12 +108,10 @@ async def test_unsampled_requests_have_no_spans(fleet: Fleet, receiver: SpanRece
     assert not receiver.raw
 
 
-ROUNDS, AT_ONCE = 50, 20
+ROUNDS, AT_ONCE = 20, 10
 
 
-async def test_spans_of_a_thousand_requests_arrive_whole(
-    fleet: Fleet, receiver: SpanReceiver
-) -> None:
+async def test_spans_of_many_requests_arrive_whole(fleet: Fleet, receiver: SpanReceiver) -> None:
     servers, penstock = await fleet(
         3,
         pool={"policy": "round_robin"},
@@ -129,11 +127,11 @@ async def test_spans_of_a_thousand_requests_arrive_whole(
             asked = [_one(session, penstock, number * AT_ONCE + n) for n in range(AT_ONCE)]
             told_attempts |= dict(await asyncio.gather(*asked))
     spans = receiver.spans
-    await receiver.until(1_000 + sum(told_attempts.values()))
+    await receiver.until(ROUNDS * AT_ONCE + sum(told_attempts.values()))
     traces: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
         traces[span.trace_id].append(span)
-    assert len(traces) == 1_000
+    assert len(traces) == ROUNDS * AT_ONCE
     assert len({span.span_id for span in spans}) == len(spans)
     failed = 0
     for trace_id, found in traces.items():

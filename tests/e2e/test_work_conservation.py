@@ -6,9 +6,7 @@ the same time. Requests that wait in vain, while their backend could serve them,
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncIterator, Callable
-from random import Random
+from collections.abc import Callable
 from typing import Any, Final
 
 import aiohttp
@@ -16,7 +14,6 @@ import pytest
 
 from tests.e2e.forked import SimProcess
 from tests.e2e.process import Serve
-from tests.e2e.raw_backend import RawBackend, Script
 
 DONE: Final = b"data: [DONE]"
 
@@ -74,14 +71,6 @@ TIME_S: Final = 5.0
 SHARE_MIN: Final = 0.9
 # Some 2 s of thoughts, and 13 ms of prefill for each prompt.
 THINKS: Final = ("--profile", "8b-1xh100", "--hidden-tokens", "150:250", "--answer-tokens", "8:16")
-_ASKED: Final = re.compile(rb'"content": ?"([0-9]+ [0-9]+) ')
-_HEAD: Final = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-)
-_SAID: Final = b'data: {"choices":[{"index":0,"delta":{%b},"finish_reason":%b}]}\n\n'
-_ROLE: Final = _SAID % (b'"role":"assistant","content":""', b"null")
-_TOKEN: Final = _SAID % (b'"content":" so"', b"null")
-_LAST: Final = _SAID % (b'"content":"."', b'"stop"') + b"data: [DONE]\n\n"
 
 
 def loop(clients: int, prompt_tokens: int) -> ClosedLoop:
@@ -140,41 +129,5 @@ async def test_answers_that_begin_with_hidden_thoughts(serve: Serve, shown: str)
     """`nothing`: as with a call of a tool, which its parser holds until it is whole."""
     flags = (*THINKS, "--early-role") if shown == "role" else THINKS
     through, direct = await through_and_direct(serve, flags, 40, 600)
-    assert share_of("answers", through, direct) >= SHARE_MIN
-    assert not through.refused
-
-
-@pytest.fixture
-async def unmetered() -> AsyncIterator[RawBackend]:
-    """A server without metrics: a role at once, thoughts for 1.5 to 2.5 s, an answer."""
-
-    def thinks(request: bytes) -> Script:
-        asked = _ASKED.search(request)
-        assert asked is not None
-        thinks_s = Random(asked[1]).uniform(1.5, 2.5)
-        return (_HEAD + chunk(_ROLE), thinks_s, *(chunk(_TOKEN),) * 8, _END)
-
-    backend = RawBackend()
-    backend.unmetered = True
-    backend.always = thinks
-    await backend.start()
-    yield backend
-    await backend.stop()
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-_END: Final = chunk(_LAST) + b"0\r\n\r\n"
-
-
-async def test_hidden_thoughts_of_a_server_without_metrics(
-    serve: Serve, unmetered: RawBackend
-) -> None:
-    direct, through = loop(40, 600), loop(40, 600)
-    await direct.play(unmetered.url, TIME_S)
-    penstock = await serve([unmetered.url])
-    await through.play(penstock.url, TIME_S)
     assert share_of("answers", through, direct) >= SHARE_MIN
     assert not through.refused
