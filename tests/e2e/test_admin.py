@@ -4,10 +4,13 @@ import asyncio
 from pathlib import Path
 
 import orjson
+import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
 from tests.e2e.request import BODIES, ask, fetch
+
+pytestmark = pytest.mark.once
 
 BODY = BODIES["/v1/completions"] | {"stream": True, "max_tokens": 30}
 TOKEN = "s3cret-token"

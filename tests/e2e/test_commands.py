@@ -8,10 +8,13 @@ from pathlib import Path
 
 import aiohttp
 import orjson
+import pytest
 
 from tests.e2e.forked import Forked, run
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
 from tests.e2e.request import ask
+
+pytestmark = pytest.mark.once
 
 CHAT = "/v1/chat/completions"
 

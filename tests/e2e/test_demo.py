@@ -18,6 +18,8 @@ from penstock.proxy.commands.demo import ADMIN_PORT
 from penstock.proxy.commands.demo_faults import BREAKS
 from tests.e2e.process import ROOT
 
+pytestmark = pytest.mark.once
+
 STARTS_WITHIN_S = 30.0
 # What a shell has before anybody raises it.
 DESCRIPTORS = 1_024

@@ -16,6 +16,8 @@ from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
 from tests.e2e.request import BODIES
 from tests.e2e.traffic import going_on
 
+pytestmark = pytest.mark.once
+
 ADMIN, VIEW = "an-admin-token-of-32-characters!", "a-readers-token-of-32-characters"
 TOKENS = {"host": "127.0.0.1", "port": 0, "token": ADMIN, "view_token": VIEW}
 WITHIN_S = 10.0
@@ -319,7 +321,6 @@ async def cpu_share(penstock: Penstock) -> float:
 
 
 @pytest.mark.alone
-@pytest.mark.once
 async def test_ten_viewers_cost_little_cpu(fleet: Fleet) -> None:
     """Less than a fiftieth of a core, and nothing once nobody looks."""
     # Probes as rare as they are by default: the rest of the process shall be quiet.

@@ -17,6 +17,8 @@ from tests.e2e.forked import Forked, run
 from tests.e2e.process import ROOT, Fleet, Script, Serve, Simulate
 from tests.e2e.request import fetch
 
+pytestmark = pytest.mark.once
+
 
 async def test_off_loopback_a_token_is_required() -> None:
     flags = ("--backend", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0")
@@ -197,7 +199,6 @@ async def healthcheck(admin_port: int, **environment: str) -> int:
     return await process.wait()
 
 
-@pytest.mark.once
 async def test_the_images_health_check_ignores_the_fleet(fleet: Fleet) -> None:
     (server,), penstock = await fleet()
     assert await healthcheck(penstock.admin_port) == 0
@@ -208,7 +209,6 @@ async def test_the_images_health_check_ignores_the_fleet(fleet: Fleet) -> None:
     assert await healthcheck(penstock.admin_port) == 0
 
 
-@pytest.mark.once
 async def test_the_images_health_check_needs_a_200(scripted: Script) -> None:
     for answer in (b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"):
         url = await scripted("m", b"", answer)
