@@ -17,8 +17,7 @@ import aiohttp
 import orjson
 
 from penstock.bench.sim.faults import FaultKind
-from penstock.bench.sim.job import Manner
-from penstock.bench.sim.manner import Span
+from penstock.bench.sim.job import Manner, Span
 from penstock.bench.sim.profiles import PROFILES, Profile
 from penstock.bench.sim.server import SimServer
 from penstock.proxy.app import App
