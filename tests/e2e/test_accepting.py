@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.proxy.admin.door import ACCEPTED_MAX
-from penstock.proxy.admin.visitors import VISITORS_MAX
+from penstock.proxy.admin.visitors import ACCEPTED_MAX, VISITORS_MAX
 from penstock.proxy.app import App
 from penstock.proxy.data.clients import EXCESS_MAX
 from penstock.proxy.process.descriptors import OWN

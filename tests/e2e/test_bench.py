@@ -14,9 +14,8 @@ from penstock.bench.overload.calls import Call
 from penstock.bench.overload.http import Player
 from penstock.bench.peers.fleet import Fleet
 from penstock.bench.processes import NotStarted
-from penstock.bench.reliability import aborts, scrapes, slow, stalled, stalls
+from penstock.bench.reliability import aborts, scrapes, slow, stalls
 from penstock.bench.reliability.proxy_process import ProxyProcess
-from penstock.bench.reliability.slow import Attack, attack
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Serve, Simulate
 
@@ -105,7 +104,7 @@ async def test_slow_senders_are_closed_in_time() -> None:
     async with ProxyProcess([server.url], timeouts=timeouts) as proxy:
         others = asyncio.Event()
         window = asyncio.create_task(slow.Others(proxy).window(others))
-        lives = await attack(Attack(proxy.port, 150, 150, 1.0, 2.0, drip_s=0.2))
+        lives = await slow.attack(slow.Attack(proxy.port, 150, 150, 1.0, 2.0, drip_s=0.2))
         others.set()
         assert len(await window) > 30
         # The process is no fatter for it, and nobody is left inside.
@@ -118,14 +117,14 @@ async def test_slow_senders_are_closed_in_time() -> None:
 
 
 async def test_stalled_readers_take_bounded_memory() -> None:
-    figures = await stalled.measure(40, 4.0)
-    assert stalled.report(figures) == []
+    figures = await slow.stall(40, 4.0)
+    assert slow.report_stalled(figures) == []
     # It did hold something for them. Some of it lies in pages that were in use before.
-    assert figures.each_bytes > 50 * stalled.KIB
+    assert figures.each_bytes > 50 * slow.KIB
 
 
 async def test_stalls_are_measured() -> None:
-    shapes = ["options", stalls.CHUNKS, stalls.SCRAPE]
+    shapes = ["options", stalls.CHUNKS]
     rows = [row async for row in stalls.measure(shapes, 1, (1,))]
     assert [name for name, _ in rows] == ["(no body)", *shapes]
     assert all(stall.own_ms > 0 and stall.beside_ms > 0 for _, (stall,) in rows)

@@ -8,8 +8,7 @@ import openai
 import orjson
 import pytest
 
-from penstock.bench.sim.connection import Reply
-from penstock.bench.sim.request import Request
+from penstock.bench.sim.connection import Reply, Request
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Fleet, Serve, Simulate, pool_of
 from tests.e2e.raw_backend import RawBackend, answer

@@ -23,11 +23,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from penstock.bench.sim.connection import Reply
-from penstock.bench.sim.request import Request
+from penstock.bench.sim.connection import Reply, Request
 from penstock.bench.sim.server import SimServer
 from penstock.bench.sim.text import expected
-from penstock.bench.spill.world import routes
 from tests.certificates import client_certificate, client_context, issue
 from tests.e2e.answers import dechunked, text_of
 from tests.e2e.process import Penstock, Serve, until
@@ -62,7 +60,7 @@ class Engine(SimServer):
         elif request.path == "/v1/embeddings":
             reply.whole(200, LARGE)
         else:
-            routes.dispatch(self, request, reply)
+            super().dispatch(request, reply)
 
 
 def ask(tenant: str, path: str = PATH, **body: Any) -> bytes:

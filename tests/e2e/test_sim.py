@@ -15,8 +15,7 @@ import aiohttp
 import pytest
 
 from penstock.bench.sim.cli import main
-from penstock.bench.sim.job import Manner
-from penstock.bench.sim.manner import Span
+from penstock.bench.sim.job import Manner, Span
 from penstock.bench.sim.prompt import render
 from penstock.bench.sim.server import SimServer
 from penstock.bench.sim.text import expected
