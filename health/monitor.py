@@ -249,7 +249,11 @@ class Monitor:
 
 
 async def _read_report(
-    client: Client, backend: Backend, watch: Watch, timeout_s: float, now: Callable[[], float]
+    client: Client,
+    backend: Backend,
+    watch: Watch,
+    timeout_s: float,
+    now: Callable[[], float] = monotonic,
 ) -> None:
     """Read one report. If that fails, the last report stays and fades."""
     if backend.admin_state is AdminState.MAINT:

@@ -478,9 +478,9 @@ async def test_who_has_shown_a_key_meanwhile_gives_way_to_no_stranger() -> None:
     other = crowd(reads)
     assert not server.refused
     assert reads.waiting.of("tenant") > 0
-    reads.waiting.clear()  # where memory is short, strangers hold most
+    reads.waiting.free(1)  # where memory is short, strangers hold most
     assert (other.gone, server.refused) == (True, False)
-    reads.waiting.clear()
+    reads.waiting.free(1)
     assert server.refused
 
 
@@ -491,7 +491,7 @@ async def test_who_gives_way_is_told_and_nothing_of_it_is_deciphered() -> None:
     write_bytewise(client, TEXT)
     deliver(client, server)
     assert reads.waiting.of("tenant") > len(TEXT)  # not of its address
-    reads.waiting.clear()
+    reads.waiting.free(1)
     assert reads.waiting.of("tenant") == 0
     deliver(server, client)
     assert (client.app.got, client.app.ended) == (b"no room", 1)
