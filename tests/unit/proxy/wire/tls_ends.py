@@ -137,7 +137,7 @@ def deliver(source: End, to: End, piece_bytes: int = 0) -> bytes:
     for at in range(0, len(sent), step):
         if not to.wire.is_closing():
             to.tls.data_received(sent[at : at + step])
-            turns = to.tls._reads.rota.loop
+            turns: Any = to.tls._reads.rota.loop
             if to.tls._rota is None and isinstance(turns, Turns):
                 while (to.turned or not to.tls._open) and turns.turn():
                     pass
