@@ -251,3 +251,11 @@ class ClientOutOfTime(OutOfTime):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"x-should-retry", b"false")]
+
+
+class Lacking(OSError):
+    """No connection could be tried, because this process lacks something. No backend is to blame."""
+
+
+class Unresolved(OSError):
+    """The backend's host has no address."""
