@@ -254,7 +254,7 @@ class ClientOutOfTime(OutOfTime):
 
 
 class Lacking(OSError):
-    """No connection could be tried, because this process lacks something. No backend is to blame."""
+    """No connection could be tried: this process lacks something. No backend is to blame."""
 
 
 class Unresolved(OSError):
