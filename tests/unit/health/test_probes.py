@@ -172,9 +172,7 @@ async def test_metrics_that_are_read_again_are_no_longer_told_as_too_large(
     watch = Watch(backend, [backend], (), HealthSettings(), Random(1))
     for times in (1, 2):
         await monitor._read_report(Told(TOO_LARGE), backend, watch, 1.0)
-        await monitor._read_report(
-            Told(Answer(reason="unreachable")), backend, watch, 1.0
-        )
+        await monitor._read_report(Told(Answer(reason="unreachable")), backend, watch, 1.0)
         assert "metrics" in watch.last_probes
         assert caplog.text.count("metrics are too large") == times
         await monitor._read_report(Told(SERIES), backend, watch, 1.0)

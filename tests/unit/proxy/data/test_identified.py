@@ -12,8 +12,7 @@ from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.client import Unauthorized
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.wire.certificates import ClientCertificate
-from penstock.proxy.wire.certificates import Certificates
+from penstock.proxy.wire.certificates import Certificates, ClientCertificate
 from penstock.proxy.wire.heads import RequestHead, parse_request_head
 from penstock.proxy.wire.host import Names
 from tests.unit.proxy.data.test_room import Client
