@@ -152,6 +152,7 @@ async def test_a_handshake_without_an_answer_is_late_and_leaves_nothing_open(
     assert remote.wire.aborted
 
 
+@pytest.mark.once
 async def test_a_slow_handshake_has_its_time_beside_a_dead_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,6 +175,7 @@ async def test_a_slow_handshake_has_its_time_beside_a_dead_address(
         remote.questions.hang_up()
 
 
+@pytest.mark.once
 async def test_an_address_without_a_handshake_leaves_time_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
