@@ -99,6 +99,9 @@ class Remote:
             up, self.wire.sent = self.wire.sent, b""
             if up:
                 server.tls.data_received(up)
+                turns: Any = server.tls._reads.rota.loop
+                while turns.turn():
+                    pass
             down, server.wire.sent = server.wire.sent, b""
             if down and not self.wire.closed:
                 self.protocol.data_received(down)
