@@ -295,3 +295,11 @@ class StreamOutOfClientTime(StreamOutOfTime):
     def __init__(self) -> None:
         super().__init__()
         self.reason = "client_timeout"
+
+
+class Lacking(OSError):
+    """No connection could be tried: this process lacks something. No backend is to blame."""
+
+
+class Unresolved(OSError):
+    """The backend's host has no address."""

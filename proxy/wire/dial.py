@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
+from penstock.proxy.errors.backend import Lacking, Unresolved
 from penstock.proxy.wire.connection import BackendConnection, ConnectionOwner
 from penstock.proxy.wire.deadline import READ_FIRST_S
 from penstock.proxy.wire.handshakes import Handshakes, HandshakeThreads
@@ -28,14 +29,6 @@ T = TypeVar("T")
 NEXT_ADDRESS_S: Final = 0.25
 # A timer that comes so late is not the backend's delay.
 DIAL_LATE_S: Final = 0.1
-
-
-class Lacking(OSError):
-    """No connection could be tried, because this process lacks something."""
-
-
-class Unresolved(OSError):
-    """The backend's host has no address."""
 
 
 class Dialer(ConnectionOwner):

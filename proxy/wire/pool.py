@@ -17,10 +17,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, NoPorts
+from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, Lacking, NoPorts
 from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.deadline import Deadline
-from penstock.proxy.wire.dial import Dialer, Lacking, in_time
+from penstock.proxy.wire.dial import Dialer, in_time
 from penstock.proxy.wire.handshakes import HandshakeThreads
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.questions import Questions

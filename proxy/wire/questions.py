@@ -12,9 +12,14 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.proxy.errors.backend import AnswerHeadTooLarge, BackendError
+from penstock.proxy.errors.backend import (
+    AnswerHeadTooLarge,
+    BackendError,
+    Lacking,
+    Unresolved,
+)
 from penstock.proxy.wire.connection import BackendConnection, ConnectionOwner
-from penstock.proxy.wire.dial import Dialer, Lacking, Unresolved
+from penstock.proxy.wire.dial import Dialer
 from penstock.proxy.wire.heads import ResponseHead
 
 BODY_BYTES_MAX: Final = 1_048_576

@@ -78,8 +78,8 @@ class Records:
         """The next slice."""
         self._measure()
         slice_ = memoryview(self._data)[self._at : self._end]
-        if self._end == len(self._data):
-            self._data = b""
+        if self._fits:  # a part of a record is left: do not hold the whole read for it
+            self._data = self._data[self._end :]
             self._at = 0
         else:
             self._at = self._end

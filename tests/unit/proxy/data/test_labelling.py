@@ -113,7 +113,7 @@ def test_a_label_that_no_route_names_is_remembered_too(play: Play) -> None:
         plain("200 OK", b'{"label":7}'),
         plain("200 OK", b"garbage"),
         plain("200 OK", b'{"label":"simple"}' + b" " * 5_000),
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1000\r\n" + b" " * 4_096,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1001\r\n" + b" " * 4_097,
         b"SSH-2.0-OpenSSH_9.6\r\n",
         b"\0" * 70_000,
     ],

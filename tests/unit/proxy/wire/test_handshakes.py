@@ -185,9 +185,9 @@ class Threads:
     """Peers with one step each, and in which order these were done."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cpu_s = 0.0
         monkeypatch.setattr(module, "thread_time", lambda: self.cpu_s)
         self.threads = HandshakeThreads(asyncio.get_running_loop())
-        self.cpu_s = 0.0
         self.done: list[str] = []
 
     def add(

@@ -99,6 +99,9 @@ class Remote:
             up, self.wire.sent = self.wire.sent, b""
             if up:
                 server.tls.data_received(up)
+                turns: Any = server.tls._reads.rota.loop
+                while turns.turn():
+                    pass
             down, server.wire.sent = server.wire.sent, b""
             if down and not self.wire.closed:
                 self.protocol.data_received(down)
@@ -152,6 +155,7 @@ async def test_a_handshake_without_an_answer_is_late_and_leaves_nothing_open(
     assert remote.wire.aborted
 
 
+@pytest.mark.once
 async def test_a_slow_handshake_has_its_time_beside_a_dead_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,6 +178,7 @@ async def test_a_slow_handshake_has_its_time_beside_a_dead_address(
         remote.questions.hang_up()
 
 
+@pytest.mark.once
 async def test_an_address_without_a_handshake_leaves_time_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
