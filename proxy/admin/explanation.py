@@ -26,8 +26,9 @@ from penstock.balancing.routes.request import RouteRequest
 from penstock.proxy.admin.json_answers import answer_of, error_answer, json_answer
 from penstock.proxy.admin.outlook import outlook
 from penstock.proxy.data.bodies import LEFT
+from penstock.proxy.data.endpoints import INVOCATIONS
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.data.reading import INVOCATIONS, invoked_path, reading_ask
+from penstock.proxy.data.reading import invoked_path, reading_ask
 from penstock.proxy.data.refusals import ROOM_S
 from penstock.proxy.data.routing import (
     aimed,

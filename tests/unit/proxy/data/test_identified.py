@@ -16,7 +16,7 @@ from penstock.proxy.wire.client_certificate import ClientCertificate
 from penstock.proxy.wire.contexts import Certificates
 from penstock.proxy.wire.heads import RequestHead, parse_request_head
 from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.test_room import Client
+from tests.unit.proxy.data.test_bodies import Client
 
 AUTHORITY = b"ours"
 TENANTS = [
