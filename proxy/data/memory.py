@@ -14,9 +14,9 @@ from penstock.proxy.wire.ledger import NO_LIMIT
 
 logger = logging.getLogger(__name__)
 
-# Two parts for bodies, because there is a copy of a body while it is read; two for waiting reads
-# and unread answers, one for held answers.
-PARTS: Final = 5
+# Two parts for bodies, because there is a copy of a body while it is read; one for what the ledger
+# counts, such as unread answers; one for answers that are held until they are whole.
+PARTS: Final = 4
 PART_BYTES_MIN: Final = 1_048_576
 # The share of the tables of sessions and stored responses, before the rest is divided. With a
 # larger one, a limit of 256 MiB would not leave parts for bodies of 32 MiB, the default.

@@ -51,7 +51,7 @@ from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.client_address import TrustedProxies
 from penstock.proxy.wire.handshakes import ClientHandshakes
-from penstock.proxy.wire.ledger import NO_LIMIT, Ledger
+from penstock.proxy.wire.ledger import Ledger
 from penstock.proxy.wire.pulse import Sleep
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.scheduler import Scheduler
@@ -241,8 +241,7 @@ class DataPlane:
         part_bytes = memory.part_bytes
         self.bodies_bytes = min(limits.bodies_bytes, part_bytes)
         self.body_bytes_max = min(limits.body_bytes, self.bodies_bytes)
-        self.kept.limit_bytes = part_bytes
-        self.ledger.limit_bytes = min(NO_LIMIT, 2 * part_bytes)
+        self.kept.limit_bytes = self.ledger.limit_bytes = part_bytes
         for backend in self.fleet.backends:
             backend.kept.room = self.kept
         homes = [pool.policy.homes for pool in self.fleet.pools]

@@ -50,7 +50,7 @@ def test_bodies_of_the_default_size_fit_a_container_of_320_mib() -> None:
     ("limit_mib", "level", "told"),
     [
         (80, logging.ERROR, "it is 64 MiB, and penstock takes 60 MiB without clients"),
-        (160, logging.WARNING, "bodies above 11 MiB will be refused"),
+        (160, logging.WARNING, "bodies above 13 MiB will be refused"),
         (640, 0, ""),
     ],
 )
