@@ -21,8 +21,8 @@ lost without it.
 Requests that came past us are thought to hold as many tokens as this prompt has.
 
 All times are at the fleet's mean speeds times a backend's slowness (`speed.compare`), in prefill
-(W, w) and in decoding (t, k). When several places cost the same, as idle ones do, one of them is
-drawn by weight.
+(W, w) and in decoding (t, k). When several places cost the same, as idle ones do, the one is taken
+that was not taken for longest, by weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -139,6 +139,7 @@ class TokenCost:
         self._speeds = UNKNOWN
         self._trying = False  # the last one went where little is known: compare again soon
         self._seen: dict[Backend, int] = {}  # at which choice
+        self._taken: dict[Backend, int] = {}  # at which choice last
         self._count = 1.0
         self._prefills_s = ORDINARY_S
         self._waiting = 0.0
@@ -164,14 +165,13 @@ class TokenCost:
                 self._look(now_s)
         costs = self._costs = self.places(fit, ask, now_s)
         best = self._best(fit, costs, ask, now_s)
-        if len(best) == 1:
-            return best[0]
-        return rng.choices(best, [each.weight for each in best])[0]
+        return best[0] if len(best) == 1 else rng.choice(best)
 
     def placed(self, chosen: Backend, fit: Sequence[Backend], ask: Ask, now_s: float) -> None:
         if ask.engine and ask.likely == 1.0:
             self._learn(fit, self._costs)
         self._choices += 1
+        self._taken[chosen] = self._choices
         self._trying = chosen in self._speeds.unknown
 
     def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
@@ -203,6 +203,7 @@ class TokenCost:
         self._strict = new._strict
         stay = set(backends)
         self._seen = {each: at for each, at in self._seen.items() if each in stay}
+        self._taken = {each: at for each, at in self._taken.items() if each in stay}
         if not self._seen:  # all backends are new: there is nothing to compare
             self._trying, self._speeds = False, UNKNOWN
 
@@ -213,7 +214,8 @@ class TokenCost:
     def _best(
         self, fit: Sequence[Backend], costs: Sequence[Cost], ask: Ask, now_s: float
     ) -> list[Backend]:
-        """The session's home, if its cost is within the bar. Otherwise the cheapest backends.
+        """The session's home, if its cost is within the bar. Otherwise the cheapest backends, and
+        among equals those that were not taken for longest.
 
         A backend with a penalty is taken only if all have one, or the others cost far more. It is
         empty because it fails. Where the others have much to do, an empty backend with its penalty
@@ -232,7 +234,12 @@ class TokenCost:
                 may = self._strict or not backend.penalty.read(now_s, client)
                 if backend.name == ask.home and may and self._bar_s(seconds[place]) <= lowest_s:
                     return [backend]
-        return [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
+        best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
+        if len(best) == 1:
+            return best
+        since = [(self._choices - self._taken.get(each, -1)) * each.weight for each in best]
+        longest = max(since)
+        return [each for each, choices in zip(best, since, strict=True) if choices == longest]
 
     def _compare(self, fit: Sequence[Backend], now_s: float) -> None:
         """Compare the backends' speeds.
@@ -244,6 +251,7 @@ class TokenCost:
             self._seen[backend] = self._choices
         oldest = self._choices - FORGET
         self._seen = {each: at for each, at in self._seen.items() if at >= oldest}
+        self._taken = {each: at for each, at in self._taken.items() if each in self._seen}
         self._look(now_s)
 
     def _look(self, now_s: float) -> None:
@@ -324,7 +332,8 @@ def _part_of(
     if before and gap_s <= 0.0:
         return _winning(cost, before)
     if gap_s <= 0.0:
-        return _winning(cost, f"a draw: it costs the same as {best.name}")
+        tie = f"a longer time without a request: now it costs the same as {best.name}"
+        return _winning(cost, tie)
     ways = []
     if waits_s >= gap_s:
         ahead = backend.waiting_tokens(now_s)

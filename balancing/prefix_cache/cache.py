@@ -12,7 +12,7 @@ possible in the index.
 from typing import TYPE_CHECKING, Final
 
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.prefix_cache.hit_rate import HitRates
+from penstock.balancing.prefix_cache.hit_rate import KINDS, HitRates, Kind
 from penstock.balancing.prefix_cache.index import BLOCK_TOKENS, PrefixIndex, WaitingBlocks
 
 if TYPE_CHECKING:
@@ -57,18 +57,20 @@ class PrefixCache:
         if not held:
             return 0
         expected = ask.leading_tokens(held)
-        return expected if self.hits.whole else int(expected * self.hits.of(ask.client))
+        return expected if self.hits.whole else int(expected * self.hits.of(kind_of(ask, held)))
 
-    def settle(self, ask: "Ask", expected_tokens: int, cached_tokens: int | None) -> None:
+    def settle(
+        self, path: str, kind: Kind, expected_tokens: int, cached_tokens: int | None
+    ) -> None:
         """Note an answer: what should have been found, and what was found, if it tells.
 
         Where answers tell it, one that does not has found nothing: older vLLMs leave out a zero.
         """
         if cached_tokens is not None:
-            self._telling.add(ask.path)
-        elif ask.path not in self._telling:
+            self._telling.add(path)
+        elif path not in self._telling:
             return
-        self.hits.told(ask.client, expected_tokens, cached_tokens or 0)
+        self.hits.told(kind, expected_tokens, cached_tokens or 0)
 
     def take(self, report: EngineReport, before: EngineReport | None) -> None:
         """Take the engine's present and previous metrics."""
@@ -131,7 +133,7 @@ class CacheClaim:
         expected = ask.leading_tokens(held) if held and ask.reads_cache else 0
         self._expected_tokens = self.cached_tokens = expected  # by the index
         if not cache.hits.whole:
-            self.cached_tokens = int(expected * cache.hits.of(ask.client))
+            self.cached_tokens = int(expected * cache.hits.of(kind_of(ask, held)))
         cache.awaited_tokens += expected
 
     def first_token(self, *, too_soon: bool) -> None:
@@ -140,7 +142,7 @@ class CacheClaim:
         self._awaits = False
         self._cache.awaited_tokens -= self._expected_tokens
         if self._expected_tokens:
-            self._cache.hits.begun(self._ask.client, self._expected_tokens)
+            self._cache.hits.begun(kind_of(self._ask, self._held), self._expected_tokens)
         if too_soon:
             self._found = float(len(self._ask.blocks) - self._index_held)
         else:
@@ -176,7 +178,8 @@ class CacheClaim:
         if cached_tokens is not None:
             self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
             self._cache.hits.told_beyond(max(0, cached_tokens - self._expected_tokens))
-        self._cache.settle(self._ask, expected, cached_tokens)
+        kind = kind_of(self._ask, self._held)
+        self._cache.settle(self._ask.path, kind, expected, cached_tokens)
 
     def end(self) -> None:
         """The request is over: its blocks wait no more."""
@@ -202,6 +205,11 @@ class CacheClaim:
     def _wait_no_more(self) -> None:
         self._waits = False
         self._cache.waiting.remove(self, self._ask.blocks, self._index_held)
+
+
+def kind_of(ask: "Ask", held: int) -> Kind:
+    """The kind for which a request's hits are counted. `held`: blocks that are expected."""
+    return ask.client, ask.blocks[held - 1] % KINDS if held else 0
 
 
 def _filled(blocks: tuple[int, ...], prompt_tokens: int) -> tuple[float, int]:

@@ -3,24 +3,26 @@
 Our index of the cache does not know what other traffic displaced, nor whether prefix caching is on.
 The backend reports it: each answer tells how much of its prompt was found (`cached_tokens`) if vLLM
 runs with `--enable-prompt-tokens-details`. The engine's metrics tell the total of all prompts. It
-is divided between the clients whose prompts had their first token since the last report.
+is divided between the prompts that had their first token since the last report.
 
 Some prompts are never found though they look as if they should be (the same text under another chat
-template). They must not affect the expectation for other clients. So each client has a rate.
+template). They must not affect the expectation for others. So each client has rates of its own, and
+within a client each kind of prompt. The last expected block decides the kind. So a text that is
+sent again and again has one kind, and a conversation that goes on passes through all of them.
 """
 
 from typing import Final
 
 # Worth a few prompts that were found, so that the first report does not decide.
 PRIOR_TOKENS: Final = 20_000.0
-# About the last fifty reports of a client count.
+# About the last fifty reports of a kind count.
 FADE: Final = 0.98
 # A smaller shortfall comes from a few prompts that are wholly gone, not from a bit of each. Taken
 # off all of them, it cost conversations that fill the caches 1.8 x the time to first token
 # (bench/RESULTS.md), because so little of a cached prompt is left to prefill.
 ENOUGH: Final = 0.8
-# When tokens are missing, a client whose prompts were always found bears this share, per token, of
-# what one bears whose prompts were never found.
+# When tokens are missing, a kind that was always found bears this share, per token, of what a kind
+# that was never found bears.
 LACKS: Final = 0.05
 # The most that one report counts: the context length of today's models.
 REPORT_TOKENS_MAX: Final = 131_072.0
@@ -29,12 +31,16 @@ AWAITED_OFF: Final = 2
 # The part of the spare hits that is kept at each report. With a report every 2 s, 40 % are left
 # after a minute.
 SPARE_KEPT: Final = 0.97
-# The clients that are remembered, some 200 bytes each. The one that reported last longest ago goes.
+# More kinds are steadier against texts that are never found. Fewer learn sooner from each other.
+KINDS: Final = 16
+# The clients that are remembered, up to 3 KB each. The one that reported longest ago goes.
 CLIENTS_MAX: Final = 256
 
+Kind = tuple[str, int]  # the client, and the number of the kind
 
-class _Client:
-    """`share`: what was found of one client's expected tokens. `ratio`: what to count on."""
+
+class _Rate:
+    """`share`: what was found of the expected tokens of one kind. `ratio`: what to count on."""
 
     __slots__ = ("_expected", "_found", "ratio", "share")
 
@@ -55,18 +61,18 @@ class _Client:
 
 
 class HitRates:
-    """The rates of one backend. `whole`: all that was expected is found, for all clients."""
+    """The rates of one backend. `whole`: all that was expected is found, for all kinds."""
 
     __slots__ = ("_clients", "_due", "_expected", "_lacking", "_left", "_spare", "_told", "whole")
 
     def __init__(self) -> None:
-        self._clients: dict[str, _Client] = {}
-        self._lacking = 0  # clients with a ratio below 1
+        self._clients: dict[str, dict[int, _Rate]] = {}
+        self._lacking = 0  # kinds with a ratio below 1
         self.whole = True
         # Since the last report of the metrics: expected tokens of prompts with a first token, the
-        # clients whose answers told what was found, and what they told beyond what was expected.
-        self._expected: dict[str, int] = {}
-        self._told: set[str] = set()
+        # kinds whose answers told what was found, and what they told beyond what was expected.
+        self._expected: dict[Kind, int] = {}
+        self._told: set[Kind] = set()
         self._due = 0.0
         # For prompts without a first token. An engine counts a hit when it begins with a prompt,
         # which is a report or more before the first token if the prompt is long.
@@ -77,26 +83,26 @@ class HitRates:
     @property
     def ratio(self) -> float:
         """The usual share to count on: the median of the clients."""
-        ratios = sorted([each.ratio for each in self._clients.values()])
-        return ratios[len(ratios) // 2] if ratios else 1.0
+        return _middle([_usual(kinds) for kinds in self._clients.values()])
 
-    def of(self, client: str) -> float:
-        """The share of the expected tokens to count on for this client, 0 to 1."""
-        known = self._clients.get(client)
-        if known is not None:
-            return known.ratio
-        return self.ratio if len(self._clients) > 1 else 1.0  # one client does not speak for all
+    def of(self, kind: Kind) -> float:
+        """The share of the expected tokens to count on for this kind, 0 to 1."""
+        kinds = self._clients.get(kind[0])
+        if kinds is None:  # one client does not speak for all
+            return self.ratio if len(self._clients) > 1 else 1.0
+        known = kinds.get(kind[1])
+        return known.ratio if known is not None else _usual(kinds)
 
-    def begun(self, client: str, expected_tokens: int) -> None:
+    def begun(self, kind: Kind, expected_tokens: int) -> None:
         """A prompt has its first token. So the engine's metrics have its hits."""
-        if client in self._expected or len(self._expected) < CLIENTS_MAX:
-            self._expected[client] = self._expected.get(client, 0) + expected_tokens
+        if kind in self._expected or len(self._expected) < CLIENTS_MAX:
+            self._expected[kind] = self._expected.get(kind, 0) + expected_tokens
 
-    def told(self, client: str, expected_tokens: int, found_tokens: int) -> None:
+    def told(self, kind: Kind, expected_tokens: int, found_tokens: int) -> None:
         """An answer tells what was found of its prompt."""
         if expected_tokens:
-            self._observe(client, expected_tokens, found_tokens)
-            self._told.add(client)
+            self._observe(kind, expected_tokens, found_tokens)
+            self._told.add(kind)
 
     def told_beyond(self, found_tokens: int) -> None:
         """An answer tells so many hits more than were expected."""
@@ -123,41 +129,52 @@ class HitRates:
         self._due = 0.0
 
     def _divide(self, found_tokens: float) -> float:
-        """Divide the found tokens between the clients. Returns how many were divided.
+        """Divide the found tokens between the kinds. Returns how many were divided.
 
-        Assume that each client goes on as before. Clients that lacked more so far get more of a
-        surplus. They also bear more of a lack, so that prompts that are never found cost other
-        clients nothing.
+        Assume that each kind goes on as before. Kinds that lacked more so far get more of a
+        surplus. They also bear more of a lack, so that kinds that are never found cost the others
+        nothing.
         """
-        shares = {client: self._share(client) for client in self._expected}
+        shares = {kind: self._share(kind) for kind in self._expected}
         lacked = {each: tokens * (1.0 - shares[each]) for each, tokens in self._expected.items()}
         lacking, total = sum(lacked.values()), sum(self._expected.values())
         likely = total - lacking
         more = min(1.0, max(0.0, found_tokens - likely) / lacking) if lacking else 0.0
         lack = max(0.0, likely - found_tokens)
         left = lacking + LACKS * total
-        for client in sorted(shares, key=shares.__getitem__):  # what one cannot lack, the next do
-            tokens = self._expected[client]
-            part = lacked[client] + LACKS * tokens
-            missed = min(tokens - lacked[client], lack * part / left)
+        for kind in sorted(shares, key=shares.__getitem__):  # what one cannot lack, the next do
+            tokens = self._expected[kind]
+            part = lacked[kind] + LACKS * tokens
+            missed = min(tokens - lacked[kind], lack * part / left)
             lack -= missed
             left -= part
-            if client not in self._told:
-                found = tokens - lacked[client] - missed + lacked[client] * more
-                self._observe(client, tokens, found)
+            if kind not in self._told:
+                found = tokens - lacked[kind] - missed + lacked[kind] * more
+                self._observe(kind, tokens, found)
         return min(found_tokens, likely + lacking * more)
 
-    def _share(self, client: str) -> float:
-        known = self._clients.get(client)
+    def _share(self, kind: Kind) -> float:
+        known = self._clients.get(kind[0], {}).get(kind[1])
         return known.share if known is not None else 1.0
 
-    def _observe(self, client: str, expected_tokens: float, found_tokens: float) -> None:
-        known = self._clients.pop(client, None) or _Client()
+    def _observe(self, kind: Kind, expected_tokens: float, found_tokens: float) -> None:
+        client, number = kind
+        kinds = self._clients.pop(client, None) or {}
+        self._clients[client] = kinds
+        known = kinds.setdefault(number, _Rate())
         before = known.ratio
         known.observe(expected_tokens, found_tokens)
-        self._clients[client] = known
         self._lacking += (known.ratio < 1.0) - (before < 1.0)
         if len(self._clients) > CLIENTS_MAX:
             gone = self._clients.pop(next(iter(self._clients)))
-            self._lacking -= gone.ratio < 1.0
+            self._lacking -= sum([each.ratio < 1.0 for each in gone.values()])
         self.whole = not self._lacking
+
+
+def _usual(kinds: dict[int, _Rate]) -> float:
+    return _middle([each.ratio for each in kinds.values()])
+
+
+def _middle(ratios: list[float]) -> float:
+    """The median, the upper one of two. 1.0 of none."""
+    return sorted(ratios)[len(ratios) // 2] if ratios else 1.0

@@ -11,7 +11,8 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.outliers.refusals import REFUSALS_MIN, WINDOW_S
+from penstock.balancing.outliers.failures import REFUSALS_MIN
+from penstock.balancing.outliers.refusals import WINDOW_S
 from penstock.balancing.policies import POLICIES
 from penstock.health.probes import Outcome
 from tests.unit.health.watched import Scene

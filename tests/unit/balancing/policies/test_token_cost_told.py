@@ -178,6 +178,15 @@ def test_a_strict_session_that_would_not_move_for_an_idle_one_is_told_so() -> No
     assert "fewer tokens to prefill" in told[other].to_win
 
 
-def test_equals_are_told_as_a_draw() -> None:
-    gate = gate_of([ready("a"), ready("b")])
-    assert gate.explain(prompt(100), 0.0).chosen == ["a", "b"]
+def test_what_would_decide_between_equals_is_told() -> None:
+    fleet = [ready("a"), ready("b")]
+    gate = gate_of(fleet)
+    first = gate.choose(prompt(100), 0.0)
+    first.end(0.0)
+    told = gate.explain(prompt(100), 0.0)
+    (second,) = {"a", "b"} - {first.backend.name}
+    assert told.chosen == [second]
+    ways = {each.backend.name: each.part.to_win for each in told.candidates}
+    assert ways[second] == ""
+    assert ways[first.backend.name].startswith("a longer time without a request")
+    assert f"same as {second}" in ways[first.backend.name]

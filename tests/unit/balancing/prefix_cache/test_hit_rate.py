@@ -6,7 +6,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
-from penstock.balancing.prefix_cache.hit_rate import CLIENTS_MAX, REPORT_TOKENS_MAX, HitRates
+from penstock.balancing.prefix_cache.hit_rate import CLIENTS_MAX, KINDS, REPORT_TOKENS_MAX, HitRates
 from penstock.balancing.prefix_cache.index import BLOCKS_MAX
 from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
 
@@ -157,46 +157,46 @@ def test_hits_of_others_make_up_for_no_more_than_is_in_flight() -> None:
 def test_finding_more_makes_up_for_nothing() -> None:
     hits = HitRates()
     for _ in range(300):
-        hits.told("a", 1_000, 0)
-        hits.told("a", 10, 100_000)
-    assert hits.of("a") < 0.1
+        hits.told(("a", 0), 1_000, 0)
+        hits.told(("a", 0), 10, 100_000)
+    assert hits.of(("a", 0)) < 0.1
 
 
 def test_half_of_more_than_one_report_counts_is_half() -> None:
     hits, most = HitRates(), int(REPORT_TOKENS_MAX)
     for _ in range(20):
-        hits.told("a", 4 * most, 2 * most)
-    assert hits.of("a") == pytest.approx(0.5, abs=0.05)
+        hits.told(("a", 0), 4 * most, 2 * most)
+    assert hits.of(("a", 0)) == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_lack_is_first_that_of_the_client_of_which_the_least_was_found() -> None:
     hits = HitRates()
     for number in range(54):
         for client in ("never", "always") if number > 3 else ("never",):
-            hits.begun(client, 8_000)
+            hits.begun((client, 0), 8_000)
         hits.take(8_000 if number > 3 else 0, 0)
-    assert hits.of("always") == 1.0
-    assert hits.of("never") < 0.3
+    assert hits.of(("always", 0)) == 1.0
+    assert hits.of(("never", 0)) < 0.3
 
 
 def test_where_nothing_is_found_any_more_that_is_learnt_beside_one_who_never_found() -> None:
     hits = HitRates()
     for number in range(300):
-        hits.begun("never", 8_000)
-        hits.begun("always", 8_000)
+        hits.begun(("never", 0), 8_000)
+        hits.begun(("always", 0), 8_000)
         hits.take(8_000 if number < 100 else 0, 0)
-    assert hits.of("always") < 0.2
+    assert hits.of(("always", 0)) < 0.2
 
 
 def test_what_is_remembered_is_bounded() -> None:
     hits = HitRates()
     for number in range(3 * CLIENTS_MAX):
-        hits.begun(f"client {number}", 8_000)
-        hits.told(f"client {number}", 8_000, 0)
+        hits.begun((f"client {number}", 0), 8_000)
+        hits.told((f"client {number}", 0), 8_000, 0)
     assert len(hits._clients) == len(hits._expected) == CLIENTS_MAX
     assert not hits.whole
     for number in range(CLIENTS_MAX):
-        hits.told(f"other {number}", 8_000, 8_000)
+        hits.told((f"other {number}", 0), 8_000, 8_000)
     assert hits.whole
 
 
@@ -301,6 +301,18 @@ def test_a_client_whose_prompts_are_never_found_speaks_for_itself() -> None:
         answered(backend, mine, 15_999)
     assert backend.cache.cached_tokens(mine) == 15_999
     assert backend.cache.cached_tokens(other) < 1_000
+
+
+def test_nor_of_clients_that_look_alike_does_a_text_speak_for_others() -> None:
+    backend = Backend("a", "")
+    for turn in range(100):
+        for _ in range(3):
+            answered(backend, asked("", 7), 0)
+        answered(backend, asked("", 1_000 + turn), None)
+        answered(backend, asked("", 1_000 + turn), 15_999)
+    for text in range(1_090, 1_100):
+        if asked("", text).blocks[-1] % KINDS != asked("", 7).blocks[-1] % KINDS:
+            assert backend.cache.cached_tokens(asked("", text)) == 15_999
 
 
 def test_nor_where_only_the_metrics_tell() -> None:
