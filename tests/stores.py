@@ -12,6 +12,7 @@ import sys
 import tracemalloc
 from asyncio import run as run_loop
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from penstock.balancing.backend import Backend
@@ -108,15 +109,22 @@ def _facts(second: int, number: int) -> BackendFacts:
         pace=Pace(real * 0.5, real * 0.6),
         requests_total=whole + 2,
         failures_total=whole + 3,
-        report=EngineReport(
-            real,
-            running=whole + 4,
-            waiting=whole + 5,
-            kv_usage=real * 0.6,
-            generated_tokens=whole + 6,
-            preemptions=whole + 7,
-            steps=whole + 8,
-        ),
+        report=_report(second // 6, number),
+    )
+
+
+@cache
+def _report(turn: int, number: int) -> EngineReport:
+    """One for several looks: so many backends are scraped every 20 s."""
+    real, whole = turn + number / 7.0, 1_000 * turn + number + 1_000
+    return EngineReport(
+        real,
+        running=whole + 4,
+        waiting=whole + 5,
+        kv_usage=real * 0.6,
+        generated_tokens=whole + 6,
+        preemptions=whole + 7,
+        steps=whole + 8,
     )
 
 

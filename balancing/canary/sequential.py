@@ -64,7 +64,7 @@ class Worse:
         self._logs = _logs(len(self._bets))
 
     def add(self, canary: Tally, stable: Tally, *, fresh: bool = False) -> None:
-        """One more cell. `fresh`: all requests came by lot (`fresh_keys`), so r is 0."""
+        """One more cell. `fresh`: all requests came by lot (`groups.py`), so r is 0."""
         n, bad = _sums(canary)
         times = 1.0 if fresh else 1.0 + self._slack
         without = _without_each(stable)

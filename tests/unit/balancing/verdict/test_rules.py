@@ -310,7 +310,7 @@ def test_refusals_that_nothing_explains_are_demand() -> None:
 
 def test_peers_that_tell_no_figures_do_not_rest() -> None:
     """Both have as many requests, and all that waits would go to one of them."""
-    silent = {"reports": False, "held_share": 0.0}
+    silent: dict[str, Any] = {"reports": False, "held_share": 0.0}
     backends = [backend("a", wanted=9, **silent), backend("b", **silent)]
     assert found(*backends, **queue(WaitReason.REQUESTS)).kind is Kind.WAITING
 
