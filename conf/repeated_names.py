@@ -6,75 +6,58 @@ all other errors, at the line of the second one.
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from typing import Final
 
 from pydantic import SecretStr
 
 from penstock.conf.keypath import KeyPath, spell
 
+_NAME: Final = "{kind} name {shown!r} is taken by {first}; names must be unique"
+_PROBLEMS: Final = {
+    "key": "is the same key as {first}; each key is for one tenant",
+    "certificate": "{shown!r} is taken by {first}; each name is for one tenant",
+}
+
 
 def repeated_names(tree: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
     """Yield the path of each repeated name, key or certificate, and the problem."""
-    yield from _of_fleet(tree.get("pools"))
-    yield from _of_tenants(tree.get("tenants"))
+    seen: dict[tuple[str, str], KeyPath] = {}
+    for kind, value, path in _given(tree):
+        owner = path[:-1] if path[-1] == "name" else path
+        first = seen.setdefault((kind, value), owner) if isinstance(value, str) else owner
+        if first != owner:
+            problem = _PROBLEMS.get(kind, _NAME)
+            shown = value[:63] if isinstance(value, str) else ""
+            yield path, problem.format(kind=kind, shown=shown, first=spell(first))
 
 
-def _of_fleet(pools: object) -> Iterator[tuple[KeyPath, str]]:
-    seen_pools: dict[str, KeyPath] = {}
-    seen_backends: dict[str, KeyPath] = {}
-    for pool_path, pool in _mappings(pools, ("pools",)):
-        yield from _check(pool, pool_path, seen_pools, "pool")
-        for backend_path, backend in _mappings(pool.get("backends"), (*pool_path, "backends")):
-            yield from _check(backend, backend_path, seen_backends, "backend")
+def _given(tree: Mapping[str, object]) -> Iterator[tuple[str, object, KeyPath]]:
+    """Each name, the digest of each key and each certificate: of what kind, and its path."""
+    for at, pool in _mappings(tree.get("pools"), ("pools",)):
+        yield "pool", pool.get("name"), (*at, "name")
+        for path, backend in _mappings(pool.get("backends"), (*at, "backends")):
+            yield "backend", backend.get("name"), (*path, "name")
+    for at, tenant in _mappings(tree.get("tenants"), ("tenants",)):
+        yield "tenant", tenant.get("name"), (*at, "name")
+        for path, key in _mappings(tenant.get("keys"), (*at, "keys")):
+            yield "key", _digest(key), path
+        names = tenant.get("certificates")
+        for index, name in enumerate(names if isinstance(names, list | tuple) else ()):
+            yield "certificate", name, (*at, "certificates", index)
 
 
-def _of_tenants(tenants: object) -> Iterator[tuple[KeyPath, str]]:
-    seen_tenants: dict[str, KeyPath] = {}
-    seen_keys: dict[bytes, KeyPath] = {}
-    seen_certificates: dict[str, KeyPath] = {}
-    for tenant_path, tenant in _mappings(tenants, ("tenants",)):
-        yield from _check(tenant, tenant_path, seen_tenants, "tenant")
-        for key_path, key in _mappings(tenant.get("keys"), (*tenant_path, "keys")):
-            digest = _digest(key)
-            first = seen_keys.setdefault(digest, key_path) if digest else key_path
-            if first != key_path:
-                yield key_path, f"is the same key as {spell(first)}; each key is for one tenant"
-        yield from _of_certificates(tenant.get("certificates"), tenant_path, seen_certificates)
-
-
-def _of_certificates(
-    names: object, tenant_path: KeyPath, seen: dict[str, KeyPath]
-) -> Iterator[tuple[KeyPath, str]]:
-    for index, name in enumerate(names if isinstance(names, list | tuple) else ()):
-        path = (*tenant_path, "certificates", index)
-        first = seen.setdefault(name, path) if isinstance(name, str) else path
-        if first != path:
-            yield path, f"{name[:63]!r} is taken by {spell(first)}; each name is for one tenant"
-
-
-def _digest(entry: dict[str, object]) -> bytes:
-    """SHA-256 of the key. Empty if the entry has a wrong shape."""
+def _digest(entry: dict[str, object]) -> str | None:
+    """SHA-256 of the key. None if the entry has a wrong shape."""
     key, digest = (
         value.get_secret_value() if isinstance(value, SecretStr) else value
         for value in (entry.get("key"), entry.get("key_sha256"))
     )
     if isinstance(key, str):
-        return sha256(key.encode("utf-8", "replace")).digest()
+        return sha256(key.encode("utf-8", "replace")).hexdigest()
     try:
-        return bytes.fromhex(digest) if isinstance(digest, str) else b""
+        return bytes.fromhex(digest).hex() or None if isinstance(digest, str) else None
     except ValueError:
-        return b""
-
-
-def _check(
-    entry: dict[str, object], path: KeyPath, seen: dict[str, KeyPath], kind: str
-) -> Iterator[tuple[KeyPath, str]]:
-    name = entry.get("name")
-    if not isinstance(name, str):
-        return
-    first = seen.setdefault(name, path)
-    if first != path:
-        problem = f"{kind} name {name[:63]!r} is taken by {spell(first)}; names must be unique"
-        yield (*path, "name"), problem
+        return None
 
 
 def _mappings(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, dict[str, object]]]:

@@ -3,6 +3,7 @@ them. Never the data port. `guard` knows who may ask."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from itertools import chain
 from typing import Final, Protocol
 
@@ -166,6 +167,7 @@ class Admin:
         )
 
     def application(self) -> web.Application:
+        plane = self._plane
         application = web.Application(
             middlewares=[self._visit, _errors_as_json, self._guard.authorize]
         )
@@ -174,7 +176,7 @@ class Admin:
         application.add_routes(
             [
                 web.get("/", _index),
-                web.get("/livez", self._livez),
+                web.get("/livez", _json(lambda: {"status": "ok"})),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/ui", self._shell.index),
@@ -184,19 +186,19 @@ class Admin:
                 web.get("/ui/{file}", self._shell.file),
                 web.get("/api/v1/events", self._events.answer, allow_head=False),
                 web.get("/api/v1/backends", self._backends),
-                web.get("/api/v1/proxy", self._proxy),
+                web.get("/api/v1/proxy", _json(self._proxy_told)),
                 web.get("/api/v1/history", self._past),
-                web.get("/api/v1/verdict", self._verdict),
+                web.get("/api/v1/verdict", _json(self._verdicts.listing)),
                 web.get("/api/v1/queue", self._queue),
-                web.get("/api/v1/slo", self._slo),
+                web.get("/api/v1/slo", _json(self._slos_told)),
                 web.get("/api/v1/requests", self._requests),
                 web.get("/api/v1/requests/{id:.+}", self._request),
                 web.get("/api/v1/canaries", self._canaries),
                 web.post("/api/v1/canaries/{name}/promote", self._tell_canary),
                 web.post("/api/v1/canaries/{name}/abort", self._tell_canary),
                 web.post("/api/v1/canaries/{name}/restart", self._tell_canary),
-                web.get("/api/v1/tenants", self._tenants),
-                web.get("/api/v1/config", self._config),
+                web.get("/api/v1/tenants", _json(lambda: tenant_listing(plane, plane.now()))),
+                web.get("/api/v1/config", _json(self._config_told)),
                 web.post("/api/v1/reload", self._reload_now),
                 web.post("/api/v1/restart", self._restart),
                 web.post("/api/v1/explain", self._explanation.answer),
@@ -219,9 +221,6 @@ class Admin:
 
     # What is asked --------------------------------------------------------------------------
 
-    async def _livez(self, request: web.Request) -> web.Response:
-        return json_answer({"status": "ok"})
-
     async def _readyz(self, request: web.Request) -> web.Response:
         state = state_of(self._plane, self._monitor)
         return (
@@ -229,9 +228,6 @@ class Admin:
             if state == "ready"
             else json_answer({"status": state}, 503)
         )
-
-    async def _proxy(self, request: web.Request) -> web.Response:
-        return json_answer(self._proxy_told())
 
     def _proxy_told(self) -> dict[str, object]:
         state = state_of(self._plane, self._monitor)
@@ -255,12 +251,6 @@ class Admin:
         (told,) = canary_listing([trial], self._plane.now())
         return json_answer(told)
 
-    async def _tenants(self, request: web.Request) -> web.Response:
-        return json_answer(tenant_listing(self._plane, self._plane.now()))
-
-    async def _slo(self, request: web.Request) -> web.Response:
-        return json_answer(slo_listing(self._plane.slos.evaluated(), self._plane.now()))
-
     async def _backends(self, request: web.Request) -> web.StreamResponse:
         async with self._backend_lists.turn(request):
             body = await json_list(self._fleet.entries())
@@ -274,9 +264,6 @@ class Admin:
         if taken_out and not can_serve:
             logger.warning("no backend of the pool can serve pool=%s", backend.pool)
         return {**self._fleet.described(backend), "pool_can_serve": can_serve}
-
-    async def _verdict(self, request: web.Request) -> web.Response:
-        return json_answer(self._verdicts.listing())
 
     async def watch(self) -> None:
         """Remember what the page shows, until it is cancelled."""
@@ -313,9 +300,12 @@ class Admin:
             request, await json_list(chain((first,), told)), "application/json"
         )
 
-    async def _config(self, request: web.Request) -> web.Response:
+    def _slos_told(self) -> list[dict[str, object]]:
+        return slo_listing(self._plane.slos.evaluated(), self._plane.now())
+
+    def _config_told(self) -> dict[str, object]:
         running = self._plane.configuration
-        return json_answer(as_json(Loaded(running.settings, running.origins)))
+        return as_json(Loaded(running.settings, running.origins))
 
     async def _reload_now(self, request: web.Request) -> web.Response:
         logger.info("a reload was asked for %s", _by(request[ASKER]))
@@ -359,6 +349,15 @@ class Admin:
                 return json_answer(self._after_change(backend, before))
         names = ", ".join(backend.name for backend in self._plane.fleet.backends[:20])
         return error_answer(404, "unknown_backend", f"No backend has this name; backends: {names}.")
+
+
+def _json(told: Callable[[], object]) -> Handler:
+    """Answers with what is so at that moment."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return json_answer(told())
+
+    return answer
 
 
 @web.middleware

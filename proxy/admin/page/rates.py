@@ -6,7 +6,7 @@ the status 200, so they are counted where failures are kept.
 
 import asyncio
 from collections import deque
-from operator import add, sub
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from penstock.proxy.data.plane import DataPlane
@@ -37,38 +37,6 @@ class _Stream(NamedTuple):
     parts: list[float] | None  # in the order of NAMES. None: nobody looked
 
 
-class _Pool:
-    """The streams of one pool, the oldest first. `sums`: of the parts of `seen` of them."""
-
-    __slots__ = ("seen", "streams", "sums")
-
-    def __init__(self) -> None:
-        self.streams: deque[_Stream] = deque()
-        self.sums = [0.0] * len(NAMES)
-        self.seen = 0
-
-    def add(self, stream: _Stream) -> None:
-        if len(self.streams) >= STREAMS_MAX:
-            self._drop()
-        self.streams.append(stream)
-        if stream.parts is not None:
-            self.sums = list(map(add, self.sums, stream.parts))
-            self.seen += 1
-
-    def look(self, now_s: float) -> None:
-        """Drop what is too old."""
-        while self.streams and self.streams[0].ended_s <= now_s - WINDOW_S:
-            self._drop()
-        if not self.seen:  # sums of floats drift
-            self.sums = [0.0] * len(NAMES)
-
-    def _drop(self) -> None:
-        parts = self.streams.popleft().parts
-        if parts is not None:
-            self.sums = list(map(sub, self.sums, parts))
-            self.seen -= 1
-
-
 class FirstTokens:
     """Where the time to first tokens went, of the streams of the last minute.
 
@@ -76,38 +44,38 @@ class FirstTokens:
     """
 
     def __init__(self) -> None:
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, deque[_Stream]] = {}
 
     def add(self, kept: Kept, now_s: float, *, parts: bool = True) -> None:
         """Add a request that has ended. `parts`: somebody looks where its time went, too."""
         record = kept.record
         first_s = record.first_token_s
         if record.streamed and first_s and record.ended_s > now_s - WINDOW_S:
-            pool = self._pools.get(record.pool)
-            if pool is None:
-                pool = self._pools[record.pool] = _Pool()
+            streams = self._pools.setdefault(record.pool, deque(maxlen=STREAMS_MAX))
             told = _until_first(record) if parts else None
-            pool.add(_Stream(record.ended_s, first_s - record.began_s, told))
+            streams.append(_Stream(record.ended_s, first_s - record.began_s, told))
 
     def told(self, now_s: float) -> dict[str, dict[str, object]]:
         """Percentiles and the mean of each part, by pool."""
-        for pool in self._pools.values():
-            pool.look(now_s)
-        self._pools = {name: pool for name, pool in self._pools.items() if pool.streams}
-        return {name: _of(pool) for name, pool in self._pools.items()}
+        for streams in self._pools.values():
+            while streams and streams[0].ended_s <= now_s - WINDOW_S:
+                streams.popleft()
+        self._pools = {name: streams for name, streams in self._pools.items() if streams}
+        return {name: _of(streams) for name, streams in self._pools.items()}
 
 
-def _of(pool: _Pool) -> dict[str, object]:
-    times = sorted([each.ttft_s for each in pool.streams])
+def _of(streams: Collection[_Stream]) -> dict[str, object]:
+    times = sorted([each.ttft_s for each in streams])
     count = len(times)
+    parts = [each.parts for each in streams if each.parts is not None] or [[0.0] * len(NAMES)]
+    totals = map(sum, zip(*parts, strict=True))
     return {
         "streams": count,
         "ttft_p50_s": round(times[count // 2], 4),
         "ttft_p95_s": round(times[min(count - 1, int(0.95 * count))], 4),
         "ttft_mean_s": round(sum(times) / count, 4),
         "parts": {
-            name: round(max(0.0, total) / max(1, pool.seen), 5)
-            for name, total in zip(NAMES, pool.sums, strict=True)
+            name: round(total / len(parts), 5) for name, total in zip(NAMES, totals, strict=True)
         },
     }
 

@@ -55,7 +55,6 @@ content_policy_fallbacks: penstock reads no answers
 cooldown_time: `health` says when a backend returns
 database_url: There is no database: each virtual key becomes a key in `tenants`
 drop_params modify_params: Requests pass as they are
-environment_variables: Give them to penstock in its environment
 global_max_parallel_requests: `pools[].max_requests` is such a limit for each pool
 include: Import the other files too, each by itself
 input_cost_per_token output_cost_per_token: `pools[].cost_per_hour` tells what a backend costs
@@ -98,7 +97,9 @@ def litellm(text: str, file: str) -> Part:
     part = Part()
     part.remark("4000 is LiteLLM's own port: its --port is in no file.")
     part.put(listen={"port": _PORT})
-    for other in source.others((), _READ, _WHY):
+    variables = ", ".join(source.keys(("environment_variables",)))
+    why = {"environment_variables": f"Give penstock in its environment: {variables}"}
+    for other in source.others((), _READ, _WHY | why):
         part.lose(*other)
     part.put(
         pools=[remarks, *[_pool(*each, strategy, names) for each in pools.items()]],
@@ -203,14 +204,14 @@ def _read(source: YamlSource, at: KeyPath, server: Server) -> Server:
         and name in _DEFAULTS
     }
     server.weight = source.number((*params, "weight"))
-    if server.weight is not None and not 0.001 <= server.weight <= 1000:
-        line = source.line((*params, "weight"))
-        server.lost = [(line, f"weight: {server.weight:g}", "It is 0.001 to 1000")]
-        server.weight = None
     server.lost += source.others(
         params, _READ_OF_MODEL | server.defaults.keys(), _WHY | _WHY_NO_DEFAULT
     )
     server.lost += source.others((*at, "model_info"), {"id"}, {}, "model_info.")
+    if server.weight is not None and not 0.001 <= server.weight <= 1000:
+        line = source.line((*params, "weight"))
+        server.lost.append((line, f"weight: {server.weight:g}", "It is 0.001 to 1000"))
+        server.weight = None
     running = source.number((*params, "max_parallel_requests"))
     server.max_requests = None if running is None else max(1, int(min(running, AMOUNT_MAX)))
     return server

@@ -126,11 +126,13 @@ def _read_aliases(source: YamlSource, groups: Groups, remarks: Part) -> None:
             problem = "must be the name of a model, or a mapping with `model`"
             source.refuse((*at, alias), problem)
             continue
-        why = f"No pool serves {name}" if name not in groups else ""
-        if not re.fullmatch(PATTERN, alias) or alias.endswith("*"):
-            why = "Names of models have no spaces and no *"
+        why = ""
         if alias in groups:
             why = "There is a model of this name, too"
+        elif name not in groups:
+            why = f"No pool serves {name}"
+        elif not re.fullmatch(PATTERN, alias) or alias.endswith("*"):
+            why = "Names of models have no spaces and no *"
         if why:
             remarks.lose(source.line((*at, alias)), f"the alias {alias}", why)
         else:

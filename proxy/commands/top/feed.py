@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import aiohttp
 import orjson
+from aiohttp.http_exceptions import HttpProcessingError
 
 from penstock.proxy.commands.top.figures import clock
 
@@ -89,7 +90,7 @@ class Feed:
                         self._heard_at, self._failures = self._clock(), 0
                         viewer.became(Link("live", self._heard_at))
                         viewer.heard(snapshot)
-        except ValueError:  # no JSON, or a line without an end
+        except (ValueError, HttpProcessingError):  # no JSON, or a line without an end
             return "This is no stream of penstock."
         except TimeoutError:
             return f"Nothing came for {SILENT_S:.0f} s."

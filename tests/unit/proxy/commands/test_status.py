@@ -1,9 +1,25 @@
 """What `penstock status` says beside the table, from the listing of a real backend."""
 
+import io
+import os
+import time
+from typing import Any
+
+import pytest
+
 from penstock.balancing.backend import AdminState, State
 from penstock.health.probes import Outcome
 from penstock.proxy.admin.fleet_listing import describe
-from penstock.proxy.commands.status import ejected_of, set_aside, unlisted_of
+from penstock.proxy.commands.admin_client import AdminError
+from penstock.proxy.commands.status import (
+    EVERY_S,
+    ejected_of,
+    proxy_lines,
+    set_aside,
+    told_of,
+    unlisted_of,
+    watch,
+)
 from tests.unit.health.watched import HUNG, REFUSED, Scene
 
 
@@ -90,3 +106,132 @@ async def test_a_pool_whose_models_nobody_tells_is_named_with_the_remedy() -> No
     assert not unlisted_of([describe(backend, {}, 0.0)])
     backend.models, backend.state = None, State.EJECTED
     assert not unlisted_of([describe(backend, {}, 0.0)])
+
+
+SINCE: float = time.mktime((2026, 11, 25, 23, 2, 1, 0, 0, -1))
+PROXY: dict[str, Any] = {
+    "version": "0.1.0",
+    "build": "compiled",
+    "state": "ready",
+    "since": SINCE,
+    "up_s": 11_000.0,
+    "open_requests": 1_041,
+    "lag_ms": 3.4,
+    "refused_lately": {},
+    "last_reload": None,
+    "reload_failed": [],
+    "needs_restart": [],
+    "waiting": {"interactive": 2, "batch": 10},
+}
+
+
+def test_the_state_is_one_line() -> None:
+    assert proxy_lines(PROXY)[0] == (
+        "Proxy ready, up 3 h since 11-25 23:02, 0.1.0 compiled, 1,041 open, 12 queued, lag 3 ms"
+    )
+    assert len(proxy_lines(PROXY | {"waiting": {}})) == 1
+
+
+def test_what_an_older_proxy_does_not_tell_is_not_told_as_zero() -> None:
+    told = {"version": "0.0.9", "state": "ready", "reload_failed": [], "waiting": {"standard": 0}}
+    assert proxy_lines(told) == ["Proxy ready, up -, 0.0.9, - open, 0 queued, lag -"]
+
+
+@pytest.mark.parametrize("problems", [[], ["a.yaml:1: x: unknown key", "a.yaml:2: y: is required"]])
+def test_the_last_reload_is_told_with_its_time_and_why_it_failed(problems: list[str]) -> None:
+    last = {"at": SINCE, "age_s": 250.0, "succeeded": not problems}
+    proxy = PROXY | {"waiting": {}, "last_reload": last, "reload_failed": problems}
+    when = "4 min ago, 11-25 23:02"
+    failed = f"The last reload failed {when}; the previous configuration is still in use:"
+    expected = [failed, *(f"  {each}" for each in problems)]
+    assert proxy_lines(proxy)[1:] == (
+        expected if problems else [f"The last reload succeeded {when}."]
+    )
+
+
+def test_what_was_refused_is_told_with_the_most_frequent_reasons() -> None:
+    refused = {"wait": 1_200, "deadline": 30, "lag": 5, "memory": 4, "budget": 2, "unread": 1}
+    assert proxy_lines(PROXY | {"waiting": {}, "refused_lately": refused})[1:] == [
+        "Refused in the last minutes: 1,242 (wait 1,200, deadline 30, lag 5, memory 4, others 3)."
+    ]
+
+
+def test_what_waits_is_told_by_class_while_something_waits() -> None:
+    proxy = {"state": "ready", "reload_failed": [], "waiting": {"interactive": 0, "batch": 0}}
+    assert told_of(proxy) == []
+    proxy["waiting"] = {"interactive": 2, "standard": 0, "batch": 1_000}
+    told = "Requests that wait for room at a backend: interactive 2, batch 1,000."
+    assert told_of(proxy) == [told]
+
+
+class Screen(io.StringIO):
+    """Standard output."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch, drawn: list[list[str] | AdminError], *, terminal: bool
+) -> str:
+    """What was written until Ctrl-C, which comes while it sleeps."""
+    screen, slept_s = Screen(terminal=terminal), []
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("LINES", "6")
+    monkeypatch.setenv("COLUMNS", "80")
+    todo = iter(drawn)
+
+    def draw() -> list[str]:
+        lines = next(todo)
+        if isinstance(lines, AdminError):
+            raise lines
+        return lines
+
+    def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+        if len(slept_s) == len(drawn):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(draw, sleep)
+    assert slept_s == [EVERY_S] * len(drawn)
+    return screen.getvalue()
+
+
+def test_a_terminal_is_cleared_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = shown(monkeypatch, [["one"], ["two"]], terminal=True)
+    assert [block.splitlines()[1] for block in out.split("\x1b[2J\x1b[H")[1:]] == ["one", "two"]
+
+
+def test_what_does_not_fit_a_terminal_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"line {number}" for number in range(1_000)]
+    out = shown(monkeypatch, [lines], terminal=True).splitlines()
+    assert out[1:] == ["line 0", "line 1", "line 2", "997 more lines: penstock status shows all"]
+    wide = ["x" * 81, *lines]
+    out = shown(monkeypatch, [wide], terminal=True).splitlines()
+    assert out[1:] == ["x" * 81, "line 0", "999 more lines: penstock status shows all"]
+    assert shown(monkeypatch, [lines], terminal=False).splitlines()[1:-1] == lines
+
+
+def test_a_pipe_gets_one_block_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = shown(monkeypatch, [["one", "more"], ["two"]], terminal=False)
+    assert "\x1b" not in out
+    assert [block.splitlines()[1:] for block in out.split("\n\n")] == [["one", "more"], ["two"], []]
+
+
+def test_a_proxy_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = shown(monkeypatch, [["one"], AdminError("no answer"), ["two"]], terminal=False)
+    blocks = [block.splitlines()[1:] for block in out.split("\n\n")]
+    assert blocks == [["one"], ["penstock: no answer"], ["two"], []]
+
+
+def test_it_ends_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        assert watch(lambda: ["one"], lambda _: None) == 0

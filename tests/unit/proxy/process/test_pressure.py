@@ -1,13 +1,15 @@
 """Memory is short: strangers' connections are closed before a request with a key is refused."""
 
 import asyncio
+import platform
 
 import pytest
 
 from penstock.proxy.data.bodies import HELD_S
 from penstock.proxy.data.ending import TLS_BYTES
 from penstock.proxy.data.listener import ClientConnection
-from penstock.proxy.process.pressure import Pressure
+from penstock.proxy.data.room import GRACE_S
+from penstock.proxy.process.pressure import Pressure, keep_pages
 from tests.unit.proxy.data.test_listener import Wire
 from tests.unit.proxy.data.test_waiting_bodies import plane
 
@@ -149,3 +151,7 @@ async def test_unread_answers_have_a_part_of_the_memory_and_readers_keep_theirs(
     assert not any(wire.closed for wire in known)
     assert any(wire.closed for wire in others)
     it.close()
+
+
+def test_glibc_takes_both_limits() -> None:
+    assert keep_pages() is (platform.libc_ver()[0] == "glibc")
