@@ -4,8 +4,6 @@ The hostile client looks for sessions that the pool keeps at the new backend: ha
 gets there.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -19,27 +17,12 @@ from penstock.bench.canary.world import (
     HOSTILE_SHARE,
     LOOK_S,
     RATE_PER_S,
+    Case,
 )
 
 # Of eight backends one is new.
 SHARE: Final = 1 / 8
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is wrong with the new backend, or how a hostile client's requests end on it, or not."""
-
-    name: str
-    errors: float = ERRORS
-    broken: float = BROKEN
-    hostile: Mapping[bool, Ending] | None = None
-
-    @property
-    def worse(self) -> bool:
-        """Whether it is to be taken out."""
-        return (self.errors, self.broken) != (ERRORS, BROKEN)
-
-
+# Of the new backend, or how a hostile client's requests end on it, or not.
 CASES: Final = (
     Case("30 % errors", errors=0.3),
     Case("5 % errors", errors=0.05),

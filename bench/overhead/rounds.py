@@ -12,6 +12,8 @@ from math import ceil
 from statistics import median
 from typing import Final
 
+from msgspec.structs import replace as changed
+
 from penstock.bench.client import scraped
 from penstock.bench.meter import peak_memory_of
 from penstock.bench.overhead.loads import (
@@ -21,7 +23,6 @@ from penstock.bench.overhead.loads import (
     Plan,
     RequestLoad,
     StreamLoad,
-    changed,
 )
 from penstock.bench.peers.peer import Running
 from penstock.bench.processes import NotStarted, report_of

@@ -1,7 +1,7 @@
 """The same over HTTP: one penstock before simulated servers, in real time."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
@@ -38,7 +38,7 @@ def play(
         ]
         pools = [{"name": "long", "backends": servers[:long_engines]}]
         pools.append({"name": "chat", "backends": servers[long_engines:]})
-        config = {
+        config: dict[str, Any] = {
             "log": {"access": False, "level": "error"},
             "admission": {"enabled": admission},
             "pools": [each for each in pools if each["backends"]],
