@@ -95,7 +95,7 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         listening = asyncio.Event()
         readers.append(asyncio.create_task(penstock.read_log(listening)))
         readers.append(asyncio.create_task(_read_access(penstock)))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             await listening.wait()
         assert penstock.port, b"".join(penstock.log).decode()
         if ready != 0:

@@ -110,12 +110,13 @@ class Penstock:
     async def metrics(self) -> str:
         """The exposition, past the second that the one before is kept."""
         await asyncio.sleep(max(0.1, self.scraped_s + 1.05 - monotonic()))
-        self.scraped_s = monotonic()
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"{self.admin_url}/metrics") as answer,
         ):
-            return await answer.text()
+            text = await answer.text()
+        self.scraped_s = monotonic()
+        return text
 
     async def until(self, holds: Callable[[list[dict[str, Any]]], bool], within_s: float) -> None:
         """Wait until the listing of backends satisfies a condition."""

@@ -282,7 +282,7 @@ async def test_a_drain_waits_for_a_slow_reader(fleet: Fleet) -> None:
     assert await asyncio.wait_for(penstock.process.wait(), 5) == 0
 
 
-async def test_the_kernel_tells_what_a_client_has_not_taken() -> None:
+async def test_bytes_a_client_has_not_taken_are_counted() -> None:
     """A client's pace is measured by it."""
     accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     server = await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), "127.0.0.1")

@@ -24,7 +24,8 @@ TOKEN = "t-canary-0123456789abcdef"
 
 async def kept(penstock: Penstock, query: str = "", token: str = "") -> tuple[int, Any]:
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    return await penstock.ask_admin(f"/api/v1/requests{query}", headers=headers)
+    got = await fetch(f"{penstock.admin_url}/api/v1/requests{query}", headers=headers)
+    return got.status, got.json
 
 
 async def until_kept(penstock: Penstock, request_id: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def as_tenant(penstock: Penstock, key: str, path: str, *args: Any, **field
     return await ask(penstock, path, *args, authorization=f"Bearer {key}", **fields)
 
 
-async def test_without_a_key_nothing_is_told(fleet: Fleet) -> None:
+async def test_a_missing_or_wrong_key_gives_the_same_401(fleet: Fleet) -> None:
     """One answer for all that is wrong, whatever the path, before the body is read."""
     (server,), penstock = await fleet()
     ways: list[dict[str, Any]] = [

@@ -208,7 +208,9 @@ async def test_strangers_cannot_force_spans(fleet: Fleet, receiver: SpanReceiver
     assert "penstock.tenant" not in own.attributes
 
 
-async def test_spans_tell_broken_from_left(fleet: Fleet, receiver: SpanReceiver) -> None:
+async def test_spans_distinguish_broken_streams_from_leaving_clients(
+    fleet: Fleet, receiver: SpanReceiver
+) -> None:
     (server,), penstock = await fleet(profile="steady-50", tracing=tracing(receiver))
     server.faults.set("cut_mid_stream", times=1, tokens=2, path=PATH)
     body = BODY | {"stream": True, "max_tokens": 400}
