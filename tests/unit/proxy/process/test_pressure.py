@@ -8,7 +8,6 @@ import pytest
 from penstock.proxy.data.bodies import HELD_S
 from penstock.proxy.data.ending import TLS_BYTES
 from penstock.proxy.data.listener import ClientConnection
-from penstock.proxy.data.clients import GRACE_S
 from penstock.proxy.process.pressure import Pressure, keep_pages
 from tests.unit.proxy.data.test_listener import Wire
 from tests.unit.proxy.data.test_waiting_bodies import plane

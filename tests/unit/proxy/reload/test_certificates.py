@@ -14,10 +14,8 @@ import trustme
 from penstock.conf.issues import ConfigError
 from penstock.conf.load import load
 from penstock.proxy.commands.cli import main
-from penstock.proxy.reload.certificates import certificates_of
-from penstock.proxy.wire.certificates import Certificates
 from penstock.proxy.reload.certificates import certificates_of, expiry_of
-from penstock.proxy.wire.contexts import Certificates
+from penstock.proxy.wire.certificates import Certificates
 from tests.certificates import client_certificate, client_context, issue
 
 PLAIN = {"name": "a", "url": "http://a:1"}
