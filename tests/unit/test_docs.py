@@ -228,7 +228,3 @@ def test_every_file_of_the_codemap_exists() -> None:
             if name.endswith("/"):
                 folder = path.rstrip("/").rpartition("/")[0]
             assert (ROOT / path).exists(), path
-
-
-def test_the_architecture_stays_short() -> None:
-    assert ARCHITECTURE.count("\n") <= 160
