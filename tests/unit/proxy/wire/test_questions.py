@@ -347,7 +347,7 @@ async def test_what_has_no_end_is_given_up(link: Link, kind: str, read_bytes: in
         await asyncio.sleep(0)
     answer = await task
     assert answer.reason or not answer.whole
-    assert read <= 7 * HEAD_BYTES_MAX + 262_144
+    assert read <= 7 * HEAD_BYTES_MAX + 2 * 262_144  # one more may come before its turn
 
 
 async def test_a_body_is_taken_up_to_its_limit(link: Link) -> None:
