@@ -165,8 +165,8 @@ def _slow(
     recent = [each for each in backends if recent_of(each).enough]
     paces = [recent_of(each) for each in recent]
     only = [each.only_client for each in paces]
-    own_usual = {each: _usual_for(each, paces) for each in only if each is not None}
-    own = [own_usual[each] if each is not None else 0.0 for each in only]
+    usual_of = _usual_by_client(paces) if any(each is not None for each in only) else {}
+    own = [usual_of[each] if each is not None else 0.0 for each in only]
     usuals = sorted([pace.usual for pace, its in zip(paces, own, strict=True) if its < inf])
     if len(usuals) < 2:
         return {}
@@ -178,11 +178,16 @@ def _slow(
     }
 
 
-def _usual_for(client: str, paces: Sequence[RecentPace]) -> float:
-    """What is usual for one client: the lower median of the backends. inf if it uses one only."""
-    own = [each.usual_for(client) for each in paces]
-    found = sorted([each for each in own if each is not None])
-    return found[(len(found) - 1) // 2] if len(found) > 1 else inf
+def _usual_by_client(paces: Sequence[RecentPace]) -> dict[str, float]:
+    """What is usual for each client: the lower median of its backends. inf if it uses one only."""
+    found: dict[str, list[float]] = {}
+    for pace in paces:
+        for client, usual in pace.usual_by_client.items():
+            found.setdefault(client, []).append(usual)
+    return {
+        client: sorted(usuals)[(len(usuals) - 1) // 2] if len(usuals) > 1 else inf
+        for client, usuals in found.items()
+    }
 
 
 def _generating(backends: Sequence[Backend]) -> list[Backend]:

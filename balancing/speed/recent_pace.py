@@ -72,10 +72,13 @@ class RecentPace:
         """The client of all these answers. None: there are several, or none."""
         return self._clients[0] if len(set(self._clients)) == 1 else None
 
-    def usual_for(self, client: str) -> float | None:
-        """The lower median of this client's answers. None: it has none."""
-        own = sorted([r for r, c in zip(self._ratios, self._clients, strict=True) if c == client])
-        return own[(len(own) - 1) // 2] if own else None
+    @property
+    def usual_by_client(self) -> dict[str, float]:
+        """The lower median of each client's answers."""
+        found: dict[str, list[float]] = {}
+        for client, ratio in zip(self._clients, self._ratios, strict=True):
+            found.setdefault(client, []).append(ratio)
+        return {each: sorted(ratios)[(len(ratios) - 1) // 2] for each, ratios in found.items()}
 
     @property
     def count(self) -> int:

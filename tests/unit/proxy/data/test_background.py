@@ -198,7 +198,7 @@ def test_an_engine_that_makes_no_token_has_ended_nothing(play: Play) -> None:
     assert running(play) == 0
 
 
-def test_the_places_of_one_client_at_a_hung_engine_draw_nobody_else_there() -> None:
+def test_a_hung_engine_with_places_of_one_client_gets_no_more_than_its_share() -> None:
     listed = [{"name": f"b{each}", "url": f"http://10.0.0.{each}:1"} for each in (1, 2)]
     play = Play(pools=[{"name": "p", "policy": "token_cost", "backends": listed}])
     hung, sound = play.backends
@@ -217,10 +217,12 @@ def test_the_places_of_one_client_at_a_hung_engine_draw_nobody_else_there() -> N
     reports(play, running=4, number=1)
     play.passes(1.5)
     assert (hung.own.requests, sound.own.requests) == (10, 4)
-    victim = play.connects()
-    victim.sends(chat())
-    assert (hung.own.requests, sound.own.requests) == (10, 5)
-    victim.closes()
+    victims = [play.connects() for _ in range(2)]
+    for victim in victims:
+        victim.sends(chat())
+    assert (hung.own.requests, sound.own.requests) == (11, 5)  # they cost the same: in turn
+    for victim in victims:
+        victim.closes()
     hung.state = State.EJECTED
     reports(play, running=0, number=1)
     play.passes(1.5)
