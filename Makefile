@@ -60,7 +60,7 @@ reloads: .venv/installed  ## 100 reloads and 20 restarts under load, with their 
 
 fuzz: .venv/installed  ## 100,000 mutated requests: penstock must read them as h11 and llhttp do; ARGS="--requests N --seed S"
 	.venv/bin/python -m tests.http.fuzz $(ARGS)
-	FUZZ_PROCESS_REQUESTS=5000 .venv/bin/python -m pytest -q -s tests/e2e/test_mutations_process.py
+	FUZZ_PROCESS_REQUESTS=5000 .venv/bin/python -m pytest -q -s tests/e2e/test_http.py -k mutated
 
 ##@ Test with a real vLLM
 # VLLM=.vllm/venv-0.33.0 installs that version. Another FOLDER is a vLLM that is there already: an environment whose bin/ has `vllm`.

@@ -1,29 +1,21 @@
 """One request over a raw connection in any dialect, and all that came of it."""
 
-import asyncio
-import socket
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import orjson
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Penstock
+from tests.e2e.request import BODIES as BODIES
+from tests.e2e.wire import RawClient
 
-MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]
-CHAT: dict[str, Any] = {"model": "sim-model", "messages": MESSAGES, "max_tokens": 12}
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": CHAT,
-    "/v1/completions": {"model": "sim-model", "prompt": "Once upon a time", "max_tokens": 12},
-    "/v1/responses": {"model": "sim-model", "input": "Rivers?", "max_output_tokens": 12},
-    "/v1/messages": CHAT,
-}
 ENDS = {
     "/v1/chat/completions": b"data: [DONE]\n\n",
     "/v1/completions": b"data: [DONE]\n\n",
     "/v1/responses": b'"type":"response.completed"}\n\n',
     "/v1/messages": b'data: {"type":"message_stop"}\n\n',
 }
-COMPLETIONS = "/v1/completions"
 
 
 class Got(NamedTuple):
@@ -49,7 +41,7 @@ class Got(NamedTuple):
 
 async def ask(
     penstock: Penstock,
-    path: str = COMPLETIONS,
+    path: str = "/v1/completions",
     *,
     http: bytes = b"1.1",
     headers: bytes = b"",
@@ -62,19 +54,10 @@ async def ask(
     body = orjson.dumps(BODIES[path] | fields)
     head = b"POST %b HTTP/%b\r\nHost: x\r\nConnection: close\r\n" % (path.encode(), http)
     head += headers + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-    loop = asyncio.get_running_loop()
-    raw, reset = b"", False
-    with socket.socket() as sock:
-        sock.setblocking(False)
-        await loop.sock_connect(sock, ("127.0.0.1", penstock.port))
-        await loop.sock_sendall(sock, head + body)
-        try:
-            async with asyncio.timeout(10):
-                while more := await loop.sock_recv(sock, 65_536):
-                    raw += more
-        except ConnectionResetError:
-            reset = True
+    with closing(await RawClient.open(penstock.port, head + body)) as client:
+        raw = await client.rest()
     head, _, rest = raw.partition(b"\r\n\r\n")
+    reset = client.was_reset
     got = Got(head, rest, not reset, reset)
     if length := got.header(b"content-length"):
         return got._replace(ended=len(rest) == int(length))
@@ -103,7 +86,3 @@ def dechunked(raw: bytes) -> tuple[bytes, bool]:
 def text_of(stream: bytes) -> str:
     events = [orjson.loads(line[6:]) for line in stream.split(b"\n") if line[:7] == b"data: {"]
     return "".join(event["choices"][0]["text"] for event in events if "choices" in event)
-
-
-def told_by(got: Got) -> str:
-    return str(orjson.loads(got.body)["choices"][0]["text"])

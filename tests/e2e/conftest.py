@@ -17,8 +17,8 @@ import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import Forked
-from tests.e2e.listening import stop_listening
-from tests.e2e.process import ROOT, Penstock, Script, Serve, Simulate
+from tests.e2e.process import ROOT, Fleet, Penstock, Script, Serve, Simulate
+from tests.e2e.raw_backend import RawBackend, RawBackends, stop_listening
 from tests.e2e.span_receiver import SpanReceiver
 from tests.e2e.wire import KEY, PROMPT, Client, Guard
 
@@ -95,7 +95,7 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         listening = asyncio.Event()
         readers.append(asyncio.create_task(penstock.read_log(listening)))
         readers.append(asyncio.create_task(_read_access(penstock)))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             await listening.wait()
         assert penstock.port, b"".join(penstock.log).decode()
         if ready != 0:
@@ -116,18 +116,34 @@ async def serve(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Serve]:
         assert b"Traceback" not in b"".join(penstock.log), b"".join(penstock.log).decode()
 
 
+# Of these a simulated server is told; the rest is penstock's configuration.
+SIM_OPTIONS = {"profile", "model", "api_key", "clock", "max_queued", "keep_alive_s"}
+
+
+@pytest.fixture
+def fleet(simulate: Simulate, serve: Serve) -> Fleet:
+    """Simulated servers and penstock: `servers, penstock = await fleet(2, profile="default")`."""
+
+    async def start(count: int = 1, **options: Any) -> tuple[list[SimServer], Penstock]:
+        told = {name: options.pop(name) for name in SIM_OPTIONS & options.keys()}
+        servers = await simulate(count, **told)
+        return servers, await serve(servers, **options)
+
+    return start
+
+
 @pytest.fixture
 async def scripted() -> AsyncIterator[Script]:
-    """Start a server of a model that answers every POST with the given bytes."""
+    """Start a server of a model that answers every POST with the given bytes, or each GET, too."""
     started: list[asyncio.Server] = []
 
-    async def start(model: str, raw: bytes) -> str:
+    async def start(model: str, raw: bytes, models: bytes | None = None) -> str:
         listing = b'{"data":[{"id":"%b"}]}' % model.encode()
-        models = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(listing), listing)
+        listed = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(listing), listing)
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(raw if head.startswith(b"POST") else models)
+            writer.write(raw if head.startswith(b"POST") else listed if models is None else models)
             await writer.drain()
             writer.close()
 
@@ -137,6 +153,28 @@ async def scripted() -> AsyncIterator[Script]:
 
     yield start
     await stop_listening(*started)
+
+
+@pytest.fixture
+async def raw_backends() -> AsyncIterator[RawBackends]:
+    """Start scripted backends: `await raw_backends(2)`."""
+    started: list[RawBackend] = []
+
+    async def start(count: int = 1) -> list[RawBackend]:
+        for _ in range(count):
+            started.append(RawBackend())
+            await started[-1].start()
+        return started
+
+    yield start
+    for backend in started:
+        await backend.stop()
+
+
+@pytest.fixture
+async def raw_backend(raw_backends: RawBackends) -> RawBackend:
+    (backend,) = await raw_backends()
+    return backend
 
 
 @pytest.fixture

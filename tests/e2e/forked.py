@@ -148,3 +148,51 @@ def _run(
     from penstock.proxy.commands.cli import main
 
     raise SystemExit(main(arguments))
+
+
+STARTS_WITHIN_S = 60.0
+
+
+class SimProcess:
+    """`penstock sim` on a port that it keeps through its deaths."""
+
+    def __init__(self, *flags: str) -> None:
+        self.url = ""
+        self._flags = flags
+        self._process: Forked | None = None
+
+    async def start(self) -> None:
+        """Start it unless it runs; returns when it listens."""
+        if self._process is not None and self._process.returncode is None:
+            return
+        port = self.url.rpartition(":")[2] or "0"
+        self._process = await Forked.start(("sim", "--port", port, *self._flags))
+        async with asyncio.timeout(STARTS_WITHIN_S):
+            line = await self._process.stdout.readline()
+        self.url = line.split()[1].decode()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """As a crash does: without a word."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+        self._process.close()
+
+
+async def run_program(*command: str, folder: Path | None = None, within_s: float = 20.0) -> bytes:
+    """A command that must succeed: what it wrote to stdout. It runs in `folder`."""
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(within_s):
+            stdout, stderr = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, f"{command[0]} failed: {stderr.decode()[-2000:]}"
+    return stdout

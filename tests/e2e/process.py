@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import re
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import aiohttp
@@ -19,6 +20,25 @@ from tests.e2e.forked import Forked
 
 REST_WITHIN_S = 3.0
 _LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
+
+
+def pool_of(name: str, backends: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """A pool of the configuration; its backends by their names: servers, or their URLs."""
+    listed = [
+        {"name": each, "url": to if isinstance(to, str) else to.url}
+        for each, to in backends.items()
+    ]
+    return {"name": name, "backends": listed, **fields}
+
+
+async def until(holds: Callable[[], object], within_s: float = 5.0) -> float:
+    """Wait for a condition; how long it took."""
+    began_s = monotonic()
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.005)
+    return monotonic() - began_s
+
 
 COUNTS = ("requests_in_flight", "queued_prefill_tokens", "active_decode_tokens", "streams")
 
@@ -34,6 +54,7 @@ class Penstock:
     config: Path = Path()
     log: list[bytes] = field(default_factory=list)
     access_lines: list[dict[str, Any]] = field(default_factory=list)
+    scraped_s: float = 0.0
 
     @property
     def url(self) -> str:
@@ -59,28 +80,43 @@ class Penstock:
 
     async def until_logged(self, text: str, within_s: float = 5.0) -> str:
         """Wait until the log has this text. Returns the log."""
-        async with asyncio.timeout(within_s):
-            while text not in (log := b"".join(self.log).decode()):
-                await asyncio.sleep(0.02)
-        return log
+        await until(lambda: text in b"".join(self.log).decode(), within_s)
+        return b"".join(self.log).decode()
 
-    async def backends(self) -> list[dict[str, Any]]:
+    async def lines(self, count: int, within_s: float = 5.0) -> list[dict[str, Any]]:
+        """The access lines, once there are so many."""
+        await until(lambda: len(self.access_lines) >= count, within_s)
+        return self.access_lines
+
+    async def ask_admin(self, path: str, method: str = "GET", **options: Any) -> tuple[int, Any]:
+        """Status and JSON of a path of the admin port. `options` are aiohttp's."""
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
-            session.get(f"{self.admin_url}/api/v1/backends") as answer,
+            session.request(method, self.admin_url + path, **options) as answer,
         ):
-            listing: list[dict[str, Any]] = orjson.loads(await answer.read())
-            return listing
+            return answer.status, orjson.loads(await answer.read())
+
+    async def admin(self, path: str, method: str = "GET", **options: Any) -> Any:
+        """The JSON of a path below /api/v1/, which must be answered with a 200."""
+        status, told = await self.ask_admin(f"/api/v1/{path}", method, **options)
+        assert status == 200, told
+        return told
+
+    async def backends(self) -> list[dict[str, Any]]:
+        listing: list[dict[str, Any]] = await self.admin("backends")
+        return listing
 
     async def metrics(self) -> str:
-        """The exposition, past the moment that a body is kept."""
-        await asyncio.sleep(1.05)
+        """The exposition, past the second that the one before is kept."""
+        await asyncio.sleep(max(0.1, self.scraped_s + 1.05 - monotonic()))
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"{self.admin_url}/metrics") as answer,
         ):
-            return await answer.text()
+            text = await answer.text()
+        self.scraped_s = monotonic()
+        return text
 
     async def until(self, holds: Callable[[list[dict[str, Any]]], bool], within_s: float) -> None:
         """Wait until the listing of backends satisfies a condition."""
@@ -112,11 +148,7 @@ class Penstock:
     async def reload(self, **changes: Any) -> tuple[int, Any]:
         """Write keys anew and have the file read: the status and body of the answer."""
         self.configure(**changes)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{self.admin_url}/api/v1/reload") as answer,
-        ):
-            return answer.status, orjson.loads(await answer.read())
+        return await self.ask_admin("/api/v1/reload", "POST")
 
     async def stop(self) -> int:
         """SIGTERM; returns the exit status."""
@@ -127,5 +159,7 @@ class Penstock:
 
 
 Serve = Callable[..., Awaitable[Penstock]]
+# Servers, and the proxy before them.
+Fleet = Callable[..., Awaitable[tuple[list[SimServer], Penstock]]]
 Simulate = Callable[..., Awaitable[list[SimServer]]]
-Script = Callable[[str, bytes], Awaitable[str]]
+Script = Callable[..., Awaitable[str]]

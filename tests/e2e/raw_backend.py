@@ -1,17 +1,29 @@
-"""A scripted backend on a raw socket: it keeps every byte and answers what it is told to.
-
-Probes, known by having no x-request-id, are answered as a healthy vLLM would.
-"""
+"""An end of asyncio's servers that leaves no connection behind."""
 
 import asyncio
 import re
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from tests.e2e.listening import stop_listening
 from tests.http.case import CLOSE, RESET, Step, Steps, echo
+
+
+async def stop_listening(*servers: asyncio.Server) -> None:
+    """Close them while clients still connect.
+
+    `Server.close` alone between an accept and the making of its transport fails in `_attach`
+    (Python 3.11). Nobody closes that transport then.
+    """
+    loop = asyncio.get_running_loop()
+    for server in servers:
+        for sock in server.sockets:
+            loop.remove_reader(sock.fileno())
+    await asyncio.sleep(0)  # what was accepted gets its transport
+    for server in servers:
+        server.close()
+
 
 # What it does for one request: steps, and events to wait for between them.
 Script = tuple[Step | asyncio.Event, ...]
@@ -153,3 +165,6 @@ async def finish(writer: asyncio.StreamWriter, how: str) -> None:
         assert how == CLOSE
         writer.close()
         await writer.wait_closed()
+
+
+RawBackends = Callable[..., Awaitable[list[RawBackend]]]

@@ -1,5 +1,7 @@
 """One request as a client makes it, and a body for each dialect."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -49,7 +51,28 @@ async def ask(
         return Got(answer.status, answer.headers, await answer.read())
 
 
+async def fetch(url: str, method: str = "GET", **options: Any) -> Got:
+    """Whatever a URL answers. `options` are aiohttp's."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url, **options) as answer,
+    ):
+        return Got(answer.status, answer.headers, await answer.read())
+
+
 async def one(simulate: Simulate, serve: Serve, **config: Any) -> tuple[SimServer, Penstock]:
     """One server whose clock stands still, and the proxy before it."""
     (server,) = await simulate(clock=lambda: 1_700_000_000.0)
     return server, await serve([server], **config)
+
+
+@asynccontextmanager
+async def stream(penstock: Penstock, **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A long streamed completion, past its first token."""
+    body = {"prompt": "Once upon a time", "max_tokens": 5_000, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{penstock.url}/v1/completions", json=body | fields) as answer,
+    ):
+        assert answer.status == 200
+        yield answer

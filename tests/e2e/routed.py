@@ -12,7 +12,7 @@ import httpx2
 import orjson
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import Penstock, Serve, Simulate, pool_of
 from tests.e2e.raw_backend import RawBackend, answer
 
 REQUEST_ID: Final = {"x-request-id": "id-1"}  # ids of answers are made of it
@@ -27,11 +27,7 @@ NAMES: Final = {
 }
 FALLBACK: Final = [{"pool": SMALL, "model": SMALL, "on": ["no_backend", "errors"]}]
 ROUTES: Final[list[dict[str, Any]]] = [
-    {
-        "name": "alias",
-        "match": {"model": "gpt-alias"},
-        "to": [{"pool": STABLE, "model": STABLE}],
-    },
+    {"name": "alias", "match": {"model": "gpt-alias"}, "to": [{"pool": STABLE, "model": STABLE}]},
     {
         "name": "split",
         "match": {"model": "gpt-split"},
@@ -70,10 +66,7 @@ async def start(simulate: Simulate, serve: Serve, failing: RawBackend) -> Routed
     failing.model = b"failing"
     failing.always = lambda _: (answer(b'{"error":"no"}', status=b"502 Bad Gateway"),)
     urls = {model: server.url for model, server in servers.items()} | {"failing": failing.url}
-    pools = [
-        {"name": name, "models": [name], "backends": [{"name": f"{name}-0", "url": url}]}
-        for name, url in urls.items()
-    ]
+    pools = [pool_of(name, {f"{name}-0": url}, models=[name]) for name, url in urls.items()]
     penstock = await serve([], ready=4, pools=pools, routes=ROUTES)
     return Routed(penstock, servers, failing)
 

@@ -12,6 +12,8 @@ from aiohttp import web
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.e2e.process import until
+
 PATH = "/v1/traces"
 
 
@@ -68,9 +70,7 @@ class SpanReceiver:
     async def until(self, spans: int, within_s: float = 10.0) -> None:
         """Wait until so many have arrived."""
         try:
-            async with asyncio.timeout(within_s):
-                while len(self.spans) < spans:
-                    await asyncio.sleep(0.02)
+            await until(lambda: len(self.spans) >= spans, within_s)
         except TimeoutError:
             raise AssertionError(f"{len(self.spans)} spans, not {spans}") from None
 

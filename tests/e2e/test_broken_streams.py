@@ -2,20 +2,20 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import aiohttp
-import orjson
 import pytest
 
-from penstock.bench.sim.text import expected
-from tests.e2e.answers import BODIES, COMPLETIONS, ENDS, Got, ask, asked, text_of
-from tests.e2e.process import Serve, Simulate
+from tests.e2e.answers import BODIES, ENDS, Got, ask, asked
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.raw_backend import RawBackend, RawBackends, answer
+from tests.faults.matrix import FAULTS, fleet, run
+from tests.faults.streams import Verdict
+from tests.http.case import CLOSE, Steps
 
-CHATS = "/v1/chat/completions"
+CHAT_PATH = "/v1/chat/completions"
 every_dialect = pytest.mark.parametrize("path", BODIES)
-
-
-# After the first token -------------------------------------------------------------------------
 
 
 def assert_broken(path: str, got: Got) -> None:
@@ -39,9 +39,7 @@ def assert_broken(path: str, got: Got) -> None:
 
 
 @every_dialect
-async def test_a_stream_cut_midway_is_said_to_be_broken(
-    simulate: Simulate, serve: Serve, path: str
-) -> None:
+async def test_a_cut_stream_is_reported_broken(simulate: Simulate, serve: Serve, path: str) -> None:
     servers = await simulate(2)
     penstock = await serve(servers)
     for server in servers:
@@ -62,42 +60,12 @@ async def test_a_stream_cut_midway_is_said_to_be_broken(
     assert got.body.endswith(ENDS[path])
 
 
-@pytest.mark.parametrize("path", [path for path in BODIES if path != "/v1/responses"])
-async def test_a_stream_given_up_midway_is_said_to_be_broken(
-    simulate: Simulate, serve: Serve, path: str
-) -> None:
-    """Not responses: there vLLM calls it "completed"."""
-    servers = await simulate(2, profile="steady-50")
-    penstock = await serve(servers)
-    for server in servers:
-        server.faults.set("abort_mid_stream", tokens=3)
-    assert_broken(path, await ask(penstock, path, stream=True))
-    got = await ask(penstock, path, stream=False)  # nothing was said yet: both were tried
-    assert got.status == 502
-    assert asked(servers) == 3
-    assert 'penstock_stream_failures_total{reason="abort"} 1.0' in await penstock.metrics()
-
-
-async def test_silence_after_the_first_token(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], timeouts={"idle_s": 0.3})
-    server.faults.set("hang_mid_stream", tokens=3)
-    began_s = time.monotonic()
-    got = await ask(penstock, stream=True)
-    assert 0.25 < time.monotonic() - began_s < 1.0
-    assert_broken(COMPLETIONS, got)
-    assert text_of(got.body) == expected("Once upon a time", 3)
-    async with asyncio.timeout(1):
-        while not server.engine.idle:
-            await asyncio.sleep(0.01)
-
-
-async def test_a_silent_stream_gets_pings_and_goes_on(simulate: Simulate, serve: Serve) -> None:
+async def test_a_silent_stream_gets_pings(simulate: Simulate, serve: Serve) -> None:
     """Its engine is well, so it may be silent for long. Its client leaves in the end."""
     (server,) = await simulate()
     penstock = await serve([server], timeouts={"hold_s": 0.5})
-    server.faults.set("hang_mid_stream", tokens=3, path=CHATS)
-    url = f"{penstock.url}{CHATS}"
+    server.faults.set("hang_mid_stream", tokens=3, path=CHAT_PATH)
+    url = f"{penstock.url}{CHAT_PATH}"
     body = {"model": "sim-model", "messages": [{"role": "user", "content": "x"}], "stream": True}
     async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
         pings = 0
@@ -109,76 +77,132 @@ async def test_a_silent_stream_gets_pings_and_goes_on(simulate: Simulate, serve:
                 pings += line == b": ping\n"
 
 
-# Waiting for the first token -------------------------------------------------------------------
-
-
-async def test_a_backend_that_never_answers(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(2)
-    limits = {"first_byte_s": 0.2, "first_byte_s_per_1k_tokens": 0}
-    penstock = await serve(servers, timeouts=limits, pool={"policy": "round_robin"})
-    for fault in ("hang_before_headers", "hang_after_headers"):
-        for stream in (True, False):
-            # Not of completions, which is what the deep probe asks for that a failure brings.
-            servers[0].faults.set(fault, times=1, path=CHATS)
-            attempts = []
-            for _ in range(3):
-                got = await ask(penstock, CHATS, stream=stream, max_tokens=1)
-                assert got.status == 200
-                attempts.append(got.header(b"x-penstock-attempts"))
-            assert attempts.count(b"2") == 1
-    for server in servers:
-        server.faults.set("hang_before_headers")
-    for stream in (True, False):
-        began_s = time.monotonic()
-        got = await ask(penstock, stream=stream, max_tokens=1)
-        assert 0.35 < time.monotonic() - began_s < 1.5
-        assert (got.status, orjson.loads(got.body)["error"]["code"]) == (504, "backend_timeout")
-
-
-@every_dialect
-async def test_a_held_stream_still_fails_over(simulate: Simulate, serve: Serve, path: str) -> None:
+async def test_a_held_stream_still_fails_over(simulate: Simulate, serve: Serve) -> None:
     """The 200 and a ping go out after `hold_s`; the tokens are another backend's."""
     servers = await simulate(2)
     limits = {"hold_s": 0.2, "first_byte_s": 0.5, "first_byte_s_per_1k_tokens": 0}
     penstock = await serve(servers, timeouts=limits, pool={"policy": "round_robin"})
-    servers[0].faults.set("hang_after_headers", times=1)
-    url, body = penstock.url + path, BODIES[path] | {"stream": True}
-    held = 0
     async with aiohttp.ClientSession() as session:
-        for _ in range(2):
-            began_s = time.monotonic()
-            async with session.post(url, json=body) as answer:
-                assert answer.status == 200
-                assert answer.content_type == "text/event-stream"
-                first = await answer.content.readline()
-                first_s = time.monotonic() - began_s
-                rest = await answer.content.read()
-            if first.startswith(b":"):
-                held += 1
-                assert first == b": ping\n"
-                assert 0.15 < first_s < 0.45
-                assert 0.45 < time.monotonic() - began_s < 1.0
-                first = rest.lstrip()
-            assert first.startswith((b"data: {", b"event: "))
-            assert rest.endswith(ENDS[path])
-            assert b"error" not in rest.replace(b'"error":null', b"")
-    assert held == 1
+        for path, fields in BODIES.items():
+            servers[0].faults.set("hang_after_headers", times=1, path=path)
+            url, body = penstock.url + path, fields | {"stream": True}
+            held = 0
+            for _ in range(2):
+                began_s = time.monotonic()
+                async with session.post(url, json=body) as answer:
+                    assert answer.status == 200
+                    assert answer.content_type == "text/event-stream"
+                    first = await answer.content.readline()
+                    first_s = time.monotonic() - began_s
+                    rest = await answer.content.read()
+                if first.startswith(b":"):
+                    held += 1
+                    assert first == b": ping\n"
+                    assert 0.15 < first_s < 0.45
+                    assert 0.45 < time.monotonic() - began_s < 1.0
+                    first = rest.lstrip()
+                assert first.startswith((b"data: {", b"event: "))
+                assert rest.endswith(ENDS[path])
+                assert b"error" not in rest.replace(b'"error":null', b"")
+            assert held == 1, path
 
 
-@every_dialect
-async def test_a_held_stream_that_nobody_can_serve(
-    simulate: Simulate, serve: Serve, path: str
-) -> None:
+async def test_a_held_stream_that_nobody_can_serve(simulate: Simulate, serve: Serve) -> None:
     servers = await simulate(2)
     limits = {"hold_s": 0.1, "first_byte_s": 0.2, "first_byte_s_per_1k_tokens": 0}
     penstock = await serve(servers, timeouts=limits)
     for server in servers:
         server.faults.set("hang_before_headers")
-    got = await ask(penstock, path, stream=True)
-    assert (got.status, got.ended) == (200, False)
-    assert got.body.startswith(b": ping\n\n")
-    told = got.last_event
-    if path == "/v1/messages":
-        assert told["error"]["type"] == "timeout_error"
-    else:
-        assert told.get("error", told)["code"] == "backend_timeout"
+    for path in BODIES:
+        got = await ask(penstock, path, stream=True)
+        assert (got.status, got.ended) == (200, False)
+        assert got.body.startswith(b": ping\n\n")
+        told = got.last_event
+        if path == "/v1/messages":
+            assert told["error"]["type"] == "timeout_error"
+        else:
+            assert told.get("error", told)["code"] == "backend_timeout"
+
+
+FAR_PROBES = {"interval_s": 60, "timeout_s": 5}
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+EMPTY = STREAM + b"0\r\n\r\n"
+LAST = (
+    b'event: response.completed\ndata: {"type":"response.completed","response":'
+    b'{"id":"resp_1","object":"response","status":"completed","usage":null}}\n\n'
+)
+GIVEN_UP = (
+    b'{"id":"resp_1","object":"response","status":"completed","usage":'
+    b'{"input_tokens":7,"output_tokens":0}}'
+)
+RAW_FAILURES: dict[str, Steps] = {
+    "nothing left to say": (EMPTY,),
+    "only its end": (STREAM, b"%x\r\n%b\r\n0\r\n\r\n" % (len(LAST), LAST)),
+    "without an end": (STREAM, b"4\r\n: x\n\r\n", CLOSE),
+    "given up": (answer(GIVEN_UP),),
+    "an error of its own": (answer(b'{"error":{"message":"no"}}', status=b"500 Internal"),),
+    "502": (answer(b"{}", status=b"502 Bad Gateway"),),
+    "too much": (answer(b"{}", status=b"429 Too Many"),),
+    "cut": (answer(b'{"id":"resp_1"}')[:-9], CLOSE),
+}
+
+
+async def get(penstock: Penstock, path: str) -> tuple[int, bytes]:
+    async with aiohttp.ClientSession() as session, session.get(penstock.url + path) as got:
+        try:
+            return got.status, await got.read()
+        except aiohttp.ClientPayloadError:
+            return got.status, b"cut"
+
+
+async def test_failed_retrievals_blame_no_backend(serve: Serve, raw_backends: RawBackends) -> None:
+    backends = await raw_backends(4)
+    penstock = await serve(backends, health=FAR_PROBES)
+    path = "/v1/responses/resp_{}_{}?stream=true&starting_after=9"
+    wanted = {"nothing left to say": b"", "only its end": LAST, "given up": GIVEN_UP}
+    for number, (kind, steps) in enumerate(RAW_FAILURES.items()):
+        for backend in backends:
+            backend.always = lambda request, steps=steps: steps
+        asked = [get(penstock, path.format(number, i % 4)) for i in range(24)]
+        answers = await asyncio.gather(*asked)
+        assert kind not in wanted or set(answers) == {(200, wanted[kind])}
+        listing = [(each["state"], each["failures_total"]) for each in await penstock.backends()]
+        assert listing == [("ready", 0)] * 4, kind
+
+
+async def test_answers_that_never_stream_are_not_held(
+    serve: Serve, raw_backend: RawBackend
+) -> None:
+    """Embeddings do not stream, whatever the request says: their JSON may take its time."""
+    body = b'{"object":"list","data":[]}'
+    penstock = await serve([raw_backend], health=FAR_PROBES, timeouts={"hold_s": 0.1})
+    raw_backend.always = lambda request: (0.5, answer(body))
+    async with aiohttp.ClientSession() as session:
+        for path in ("/v1/embeddings", "/v1/chat/completions/batch", "/tokenize"):
+            asked = {"model": "sim-model", "input": "x", "prompt": "x", "stream": True}
+            async with session.post(penstock.url + path, json=asked) as got:
+                assert (got.status, got.content_type) == (200, "application/json")
+                assert await got.read() == body
+
+
+# `make faults` has all, with 200 streams each.
+FAULT_ROWS = (
+    "SIGKILL",
+    "SIGKILL before its first token",
+    "RST at byte 3700",
+    "error event after 5 tokens",
+)
+
+
+@pytest.mark.timeout(180)
+async def test_no_client_is_deceived_by_a_fault(tmp_path: Path) -> None:
+    async with fleet() as servers:
+        for fault in FAULTS:
+            if fault.name not in FAULT_ROWS:
+                continue
+            row = await run(fault, servers, tmp_path, 24)
+            assert row.problems(hidden=fault.hidden) == [], row
+            assert row.verdicts.total() == 24
+            if fault.during_all:
+                assert row.verdicts[Verdict.TOLD] > 0, row
+                assert row.sdk[Verdict.TOLD] == len(fault.paths), row

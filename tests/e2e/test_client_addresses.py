@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import client_certificate, client_context, issue
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import Fleet, Penstock
 from tests.e2e.request import BODIES, ask
 from tests.e2e.wire import Client, request
 from tests.unit.proxy.wire.test_proxy_protocol import V4, V6
@@ -18,18 +18,13 @@ HEALTH = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 async def clients(penstock: Penstock, count: int) -> list[str]:
-    async with asyncio.timeout(5):
-        while len(penstock.access_lines) < count:
-            await asyncio.sleep(0.05)
+    await penstock.lines(count)
     return [line["client"] for line in penstock.access_lines]
 
 
 @pytest.mark.parametrize("trusted", [["127.0.0.0/8"], ["10.0.0.0/8"], []])
-async def test_the_header_of_a_trusted_proxy_is_believed(
-    simulate: Simulate, serve: Serve, trusted: list[str]
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], listen=LISTEN | {"trusted_proxies": trusted})
+async def test_forwarded_headers_of_trusted_proxies_count(fleet: Fleet, trusted: list[str]) -> None:
+    (server,), penstock = await fleet(listen=LISTEN | {"trusted_proxies": trusted})
     body = BODIES[COMPLETIONS]
     await ask(penstock, COMPLETIONS, body, x_forwarded_for="203.0.113.9, 192.0.2.7:80")
     upstream = [value for name, value in server.seen[-1].headers if name == b"x-forwarded-for"]
@@ -41,24 +36,8 @@ async def test_the_header_of_a_trusted_proxy_is_believed(
     assert upstream == [told[0].encode()]
 
 
-async def test_requests_on_one_connection_are_of_their_own_clients(
-    simulate: Simulate, serve: Serve
-) -> None:
-    """An ingress sends the requests of all its users on a few connections."""
-    listen = LISTEN | {"trusted_proxies": ["127.0.0.1"]}
-    penstock = await serve(await simulate(), listen=listen)
-    client = await Client.open(penstock)
-    for fields in ([b"X-Forwarded-For: 192.0.2.1"], [b"X-Forwarded-For: 192.0.2.2"], []):
-        client.send(request(*fields))
-        assert (await client.answer()).status == 200
-    assert await clients(penstock, 3) == ["192.0.2.1", "192.0.2.2", "127.0.0.1"]
-    client.close()
-
-
 @pytest.mark.parametrize("secure", ["", "tls", "certificates of clients"])
-async def test_the_proxy_protocol(
-    simulate: Simulate, serve: Serve, tmp_path: Path, secure: str
-) -> None:
+async def test_the_proxy_protocol(fleet: Fleet, tmp_path: Path, secure: str) -> None:
     listen = LISTEN | {"proxy_protocol": True}
     shown = None
     if secure:
@@ -67,7 +46,7 @@ async def test_the_proxy_protocol(
         if secure != "tls":
             listen |= {"tls": files.settings | {"client_ca_file": str(files.ca)}}
             shown = client_certificate(tmp_path, "one.example")
-    penstock = await serve(await simulate(), listen=listen)
+    _, penstock = await fleet(listen=listen)
 
     def asked(header: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", penstock.port), 5) as sock:
@@ -89,10 +68,8 @@ async def test_the_proxy_protocol(
         assert not got
 
 
-async def test_who_is_told_by_the_proxy_protocol_is_logged(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), listen=LISTEN | {"proxy_protocol": True})
+async def test_addresses_of_the_proxy_protocol_are_logged(fleet: Fleet) -> None:
+    _, penstock = await fleet(listen=LISTEN | {"proxy_protocol": True})
     large = b'{"prompt":"x","max_tokens":1,"pad":"' + b"x" * 300_000 + b'"}'
     for header in (V4, V6):
         client = await Client.open(penstock, header + request(body=large) + request())
@@ -101,9 +78,9 @@ async def test_who_is_told_by_the_proxy_protocol_is_logged(
     assert await clients(penstock, 4) == ["192.0.2.7"] * 2 + ["2001:db8::1"] * 2
 
 
-async def test_a_trusted_proxy_behind_a_load_balancer(simulate: Simulate, serve: Serve) -> None:
+async def test_a_trusted_proxy_behind_a_load_balancer(fleet: Fleet) -> None:
     listen = LISTEN | {"proxy_protocol": True, "trusted_proxies": ["192.0.2.0/24"]}
-    penstock = await serve(await simulate(), listen=listen)
+    _, penstock = await fleet(listen=listen)
     for header, client in ((V4, "203.0.113.9"), (V6, "2001:db8::1")):
         wire = await Client.open(penstock, header + request(b"X-Forwarded-For: 203.0.113.9"))
         assert (await wire.answer()).status == 200
@@ -112,10 +89,8 @@ async def test_a_trusted_proxy_behind_a_load_balancer(simulate: Simulate, serve:
         penstock.access_lines.clear()
 
 
-async def test_a_reload_counts_from_the_next_request_and_the_next_connection(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), listen=LISTEN)
+async def test_a_reload_changes_who_is_trusted(fleet: Fleet) -> None:
+    _, penstock = await fleet(listen=LISTEN)
     wire = await Client.open(penstock)
     told = request(b"X-Forwarded-For: 203.0.113.9")
     wire.send(told)

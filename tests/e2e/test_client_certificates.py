@@ -1,9 +1,9 @@
-"""Clients told by certificates: who comes in, as whom, and what goes upstream."""
+"""Clients told by certificates: who comes in, as whom, and what a reload changes."""
 
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ ONE, TWO = "one.example", "spiffe://acme/two"
 CERTIFIED = [{"name": "one", "certificates": [ONE]}, {"name": "two", "certificates": [TWO]}]
 KEYED = [{"name": "keyed", "keys": [{"key": "sk-keyed-5f2c"}]}]
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
-
 Certified = Callable[..., Awaitable[tuple[SimServer, Penstock]]]
 
 
@@ -76,14 +75,11 @@ async def status(penstock: Penstock, shows: Files | None, *fields: bytes, **cont
 
 
 async def tenants_of(penstock: Penstock, count: int) -> list[str | None]:
-    async with asyncio.timeout(5):
-        while len(penstock.access_lines) < count:
-            await asyncio.sleep(0.01)
-    return [line["tenant"] for line in penstock.access_lines]
+    return [line["tenant"] for line in await penstock.lines(count)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_certificate_tells_its_tenant(
+async def test_a_certificate_names_its_tenant(
     certified: Certified, tmp_path: Path, version: ssl.TLSVersion
 ) -> None:
     _, penstock = await certified()
@@ -102,155 +98,103 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("tenants", [[], CERTIFIED, CERTIFIED + KEYED])
-async def test_a_certificate_that_does_not_verify_fails_the_handshake(
-    certified: Certified, tmp_path: Path, version: ssl.TLSVersion, tenants: list[Any]
+async def test_unverified_certificates_fail_the_handshake(
+    certified: Certified, tmp_path: Path, tenants: list[Any]
 ) -> None:
     """A key does not help."""
     server, penstock = await certified(tenants=tenants)
     key = b"Authorization: Bearer sk-keyed-5f2c"
-    for case in BAD.values():
-        shows = client_certificate(tmp_path, ONE, **case)
-        assert await status(penstock, shows, key, version=version) == 0
-    good = client_certificate(tmp_path, ONE)
-    assert await status(penstock, good, version=version) == 200
-    assert len([seen for seen in server.seen if seen.path == COMPLETIONS]) == 1
-    assert "penstock_tls_handshakes_failed_total 4.0" in await penstock.metrics()
+    for version in VERSIONS:
+        for case in BAD.values():
+            shows = client_certificate(tmp_path, ONE, **case)
+            assert await status(penstock, shows, key, version=version) == 0
+        good = client_certificate(tmp_path, ONE)
+        assert await status(penstock, good, version=version) == 200
+    assert len([seen for seen in server.seen if seen.path == COMPLETIONS]) == 2
+    assert "penstock_tls_handshakes_failed_total 8.0" in await penstock.metrics()
     said = b"".join(penstock.log).decode() + str(penstock.access_lines)
     assert ONE not in said
     assert "tenant-one" not in said
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("tenants", "without"), [([], 0), (CERTIFIED, 0), (CERTIFIED + KEYED, 401), (KEYED, 401)]
 )
-async def test_only_where_a_key_may_do_no_certificate_is_needed(
-    certified: Certified, version: ssl.TLSVersion, tenants: list[Any], without: int
+async def test_where_no_certificate_is_needed(
+    certified: Certified, tenants: list[Any], without: int
 ) -> None:
+    """Only where a key may do."""
     _, penstock = await certified(tenants=tenants)
-    assert await status(penstock, None, version=version) == without
     key = b"Authorization: Bearer sk-keyed-5f2c"
-    assert await status(penstock, None, key, version=version) == (200 if without else 0)
+    for version in VERSIONS:
+        assert await status(penstock, None, version=version) == without
+        assert await status(penstock, None, key, version=version) == (200 if without else 0)
+    if tenants == KEYED:
+        client = await TlsClient.open(penstock, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await client.until(b'{"status":"ok"}')
 
 
-def dns(name: str) -> x509.GeneralName:
-    return x509.DNSName(name)
-
-
-def email(name: str) -> x509.GeneralName:
-    return x509.RFC822Name(name)
-
-
-@pytest.mark.parametrize(
-    ("names", "more"),
-    [
-        ((), {}),  # only the common name is that of a tenant
-        (("nobody.example",), {}),
-        ((ONE, TWO), {}),
-        (("*.example",), {}),
-        ((TWO + "/more",), {}),
-        ((TWO,), {"kinds": dns}),  # the authority has checked it as a DNS name
-        ((ONE,), {"kinds": email}),
-        ((ONE, *(f"n{number}.example" for number in range(64))), {}),
-    ],
+NOBODYS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    ((), {}),  # only the common name is that of a tenant
+    (("nobody.example",), {}),
+    ((ONE, TWO), {}),
+    (("*.example",), {}),
+    ((TWO,), {"kinds": x509.DNSName}),  # the authority has checked it as a DNS name
+    ((ONE, *(f"n{number}.example" for number in range(64))), {}),
 )
-async def test_a_certificate_of_nobody_is_as_none(
-    certified: Certified, tmp_path: Path, names: tuple[str, ...], more: dict[str, Any]
+
+
+async def test_a_certificate_of_no_tenant_counts_as_none(
+    certified: Certified, tmp_path: Path
 ) -> None:
     """Then a key counts, and without one the answer is that for a wrong key."""
     tenants = [*CERTIFIED, *KEYED, {"name": "cn", "certificates": ["tenant-one.example"]}]
     _, penstock = await certified(tenants=tenants)
-    shows = showing(client_certificate(tmp_path, *names, **more))
-    answers = [
-        await asked(await TlsClient.open(penstock, context=context), *fields)
-        for context, fields in (
-            (shows, ()),
-            (shows, (b"Authorization: Bearer sk-wrong",)),
-            (showing(None), (b"Authorization: Bearer sk-wrong",)),
-        )
-    ]
-    assert len(set(answers)) == 1
-    assert answers[0][0] == 401
-    assert orjson.loads(answers[0][1])["error"]["code"] == "unauthorized"
-    client = await TlsClient.open(penstock, context=shows)
-    assert (await asked(client, b"X-Api-Key: sk-keyed-5f2c"))[0] == 200
-    assert (await tenants_of(penstock, 4))[-1] == "keyed"
+    wrong = b"Authorization: Bearer sk-wrong"
+    for number, (names, more) in enumerate(NOBODYS, 1):
+        shows = showing(client_certificate(tmp_path, *names, **more))
+        answers = [
+            await asked(await TlsClient.open(penstock, context=context), *fields)
+            for context, fields in ((shows, ()), (shows, (wrong,)), (showing(None), (wrong,)))
+        ]
+        assert len(set(answers)) == 1
+        assert answers[0][0] == 401
+        assert orjson.loads(answers[0][1])["error"]["code"] == "unauthorized"
+        client = await TlsClient.open(penstock, context=shows)
+        assert (await asked(client, b"X-Api-Key: sk-keyed-5f2c"))[0] == 200
+        assert (await tenants_of(penstock, 4 * number))[-1] == "keyed"
 
 
-async def test_a_key_beside_a_certificate(certified: Certified, tmp_path: Path) -> None:
-    """One of another tenant is refused. One of nobody is what SDKs send that have none."""
-    with_both = {
-        "name": "both",
-        "certificates": ["both.example"],
-        "keys": [{"key": "sk-both-77de"}],
-    }
-    tenants = [*CERTIFIED, *KEYED, with_both]
-    _, penstock = await certified(tenants=tenants)
-    one = client_certificate(tmp_path, ONE)
-    both = client_certificate(tmp_path, "both.example", name="both")
-    keyed, own = b"Authorization: Bearer sk-keyed-5f2c", b"Authorization: Bearer sk-both-77de"
-    got = [await status(penstock, shows, key) for shows in (one, both) for key in (keyed, own)]
-    assert got == [401, 401, 401, 200]
-    assert await status(penstock, one, b"Authorization: Bearer EMPTY") == 200
-    assert await status(penstock, None, own) == 200
-    assert (await tenants_of(penstock, 6))[-3:] == ["both", "one", "both"]
-
-
-@pytest.mark.parametrize(
-    ("forward", "key", "sent"),
-    [
-        (None, "sk-pool-77de", [b"Bearer sk-pool-77de"]),
-        (None, None, []),
-        ("none", "sk-pool-77de", []),
-        ("client", "sk-pool-77de", [b"Bearer EMPTY"]),
-    ],
-)
-async def test_what_a_certified_client_sends_as_a_key_goes_where_keys_go(
-    certified: Certified, tmp_path: Path, forward: str | None, key: str | None, sent: list[bytes]
-) -> None:
-    pool = {"forward_authorization": forward, "api_key": key}
-    server, penstock = await certified(pool=pool)
+async def test_backends_get_no_word_of_certificates(certified: Certified, tmp_path: Path) -> None:
+    """Neither the client's key, nor what it says of certificates itself."""
+    server, penstock = await certified(pool={"api_key": "sk-pool-77de"})
+    claims = b"X-Forwarded-Client-Cert: Hash=x;URI=" + TWO.encode()
     shows = client_certificate(tmp_path, ONE)
-    fields = (
-        b"Authorization: Bearer EMPTY",
-        b"X-Forwarded-Client-Cert: Hash=x;URI=" + TWO.encode(),
-    )
-    assert await status(penstock, shows, *fields) == 200
+    assert await status(penstock, shows, b"Authorization: Bearer EMPTY", claims) == 200
     (seen,) = (each for each in server.seen if each.path == COMPLETIONS)
     headers = [(name.lower(), value) for name, value in seen.headers]
-    assert [value for name, value in headers if name == b"authorization"] == sent
+    keys = [value for name, value in headers if name == b"authorization"]
+    assert keys == [b"Bearer sk-pool-77de"]
     assert b"x-forwarded-client-cert" not in dict(headers)
 
 
-async def test_health_needs_a_certificate_only_where_all_do(certified: Certified) -> None:
-    _, penstock = await certified(tenants=KEYED)
-    client = await TlsClient.open(penstock, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert await client.until(b'{"status":"ok"}')
-
-
-# What is bounded ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_certificates_of_a_client_are_no_longer_than_they_need_be(
-    certified: Certified, tmp_path: Path, version: ssl.TLSVersion
-) -> None:
-    """Neither a chain nor one with thousands of names. Usual ones have their issuers with them."""
+async def test_too_long_certificates_are_refused(certified: Certified, tmp_path: Path) -> None:
+    """A chain, or one with thousands of names. Usual ones have their issuers with them."""
     _, penstock = await certified()
     other = trustme.CA().cert_pem.bytes()
     chain = client_certificate(tmp_path, ONE, more=other * 60, name="chain")
     names = client_certificate(tmp_path, ONE, *(f"{n}.e" for n in range(3_000)), name="names")
     usual = client_certificate(tmp_path, ONE, more=other * 4, name="usual")
     many = client_certificate(tmp_path, ONE, *(f"{n}.e" for n in range(1_000)), name="many")
-    got = [await status(penstock, each, version=version) for each in (chain, names, usual, many)]
-    assert got == [0, 0, 200, 401]
+    for version in VERSIONS:
+        got = [
+            await status(penstock, each, version=version) for each in (chain, names, usual, many)
+        ]
+        assert got == [0, 0, 200, 401]
 
 
-async def test_sessions_that_openssl_would_keep_are_not_begun(
-    certified: Certified, tmp_path: Path
-) -> None:
+async def test_sessions_without_tickets_are_refused(certified: Certified, tmp_path: Path) -> None:
     """One of TLS 1.2 without tickets is kept with all certificates: 20,480 took 2 GB."""
     _, penstock = await certified(tenants=CERTIFIED + KEYED)
     context = showing(client_certificate(tmp_path, ONE), ssl.TLSVersion.TLSv1_2)
@@ -261,3 +205,124 @@ async def test_sessions_that_openssl_would_keep_are_not_begun(
     keyed.options |= ssl.OP_NO_TICKET
     client = await TlsClient.open(penstock, context=keyed)
     assert (await asked(client, b"X-Api-Key: sk-keyed-5f2c"))[0] == 200
+
+
+LONG: dict[str, Any] = PROMPT | {"max_tokens": 60, "stream": True}
+
+
+async def ends(client: TlsClient) -> str:
+    """How the proxy ends an idle connection."""
+    async with asyncio.timeout(5):
+        return (await client.rest())[1]
+
+
+async def test_a_removed_tenant_is_no_longer_served(certified: Certified, tmp_path: Path) -> None:
+    _, penstock = await certified()
+    shows = showing(client_certificate(tmp_path, ONE))
+    client = await TlsClient.open(penstock, context=shows)
+    assert (await asked(client))[0] == 200
+    moved = [{"name": "three", "certificates": [ONE]}, CERTIFIED[1]]
+    assert (await penstock.reload(tenants=moved))[0] == 200
+    assert (await asked(client))[0] == 200
+    assert (await penstock.reload(tenants=CERTIFIED[1:]))[0] == 200
+    assert (await asked(client))[0] == 401
+    assert await ends(client) == "told"
+    assert await tenants_of(penstock, 3) == ["one", "three", None]
+
+
+async def test_a_replaced_authority_ends_connections(certified: Certified, tmp_path: Path) -> None:
+    """Idle connections end at once. One with a stream ends after it."""
+    _, penstock = await certified(profile="steady-50")
+    shows = showing(client_certificate(tmp_path, ONE))
+    idle = await TlsClient.open(penstock, context=shows)
+    assert (await asked(idle))[0] == 200
+    streams = await TlsClient.open(penstock, post(COMPLETIONS, LONG), context=shows)
+    await streams.until(b"text")
+    (tmp_path / "tls.ca").write_bytes(trustme.CA().cert_pem.bytes())
+    assert (await penstock.reload())[0] == 200
+    got, end = await streams.rest()
+    assert (b"data: [DONE]" in got, end) == (True, "told")
+    assert await ends(idle) == "told"
+    assert await status(penstock, client_certificate(tmp_path, ONE)) == 0
+
+
+async def test_a_request_begun_before_the_reload_is_refused(
+    certified: Certified, tmp_path: Path
+) -> None:
+    """It was begun before its authority was replaced."""
+    _, penstock = await certified()
+    shows = showing(client_certificate(tmp_path, ONE))
+    client = await TlsClient.open(penstock, b"POST ", context=shows)
+    await asyncio.sleep(0.1)
+    (tmp_path / "tls.ca").write_bytes(trustme.CA().cert_pem.bytes())
+    assert (await penstock.reload())[0] == 200
+    await client.send(post(COMPLETIONS, PROMPT)[5:])
+    assert b" 401 " in (await client.rest())[0]
+
+
+async def test_a_newly_required_certificate_ends_connections(
+    certified: Certified, tmp_path: Path
+) -> None:
+    """There are no tenants, so nobody would ask for a key."""
+    _, penstock = await certified(tenants=KEYED)
+    files = issue(tmp_path)
+    plain = {"host": "127.0.0.1", "port": 0, "tls": files.settings}
+    assert (await penstock.reload(tenants=[], listen=plain))[0] == 200
+    client, other = [await TlsClient.open(penstock) for _ in range(2)]
+    await other.send(b"POST ")
+    assert (await asked(client))[0] == 200
+    asks = plain | {"tls": {**files.settings, "client_ca_file": str(files.ca)}}
+    assert (await penstock.reload(listen=asks))[0] == 200
+    assert await ends(client) == "told"
+    await other.send(post(COMPLETIONS, PROMPT)[5:])
+    assert b" 401 " in (await other.rest())[0]
+    assert await status(penstock, None) == 0
+    assert await status(penstock, client_certificate(tmp_path, "anybody.example")) == 200
+
+
+async def test_no_session_resumes_an_expired_certificate(
+    certified: Certified, tmp_path: Path
+) -> None:
+    """OpenSSL does not look at it again, for two hours."""
+    _, penstock = await certified(tenants=[])
+    ends = datetime.now(UTC) + timedelta(seconds=4)
+    shows = client_certificate(tmp_path, ONE, valid_for=timedelta(seconds=4))
+    contexts = [showing(shows, version) for version in VERSIONS]
+    clients = [await TlsClient.open(penstock, context=context) for context in contexts]
+    assert [(await asked(client))[0] for client in clients] == [200, 200]
+    await asyncio.sleep((ends - datetime.now(UTC)).total_seconds() + 1)
+    for client, context in zip(clients, contexts, strict=True):
+        assert (await asked(client))[0] == 200  # a connection that is open stays so
+        with pytest.raises((OSError, AssertionError)):
+            await asked(
+                await TlsClient.open(penstock, context=context, session=client.sock.session)
+            )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_no_ticket_outlives_a_reload(
+    certified: Certified, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    """It would show a certificate that nobody verifies."""
+    _, penstock = await certified(tenants=CERTIFIED + KEYED)
+    context = showing(client_certificate(tmp_path, ONE), version)
+    client = await TlsClient.open(penstock, context=context)
+    assert (await asked(client))[0] == 200
+    session = client.sock.session
+
+    def again() -> TlsClient:
+        return TlsClient(penstock, context=context, session=session)
+
+    resumed = await asyncio.to_thread(again)
+    assert resumed.sock.session_reused
+    assert (await asked(resumed))[0] == 200
+    without = [{"name": "two", "certificates": [TWO]}, *KEYED]
+    assert (await penstock.reload(tenants=without))[0] == 200
+    anew = await asyncio.to_thread(again)
+    assert not anew.sock.session_reused
+    assert (await asked(anew))[0] == 401
+    assert (await asked(resumed))[0] == 401
+    (tmp_path / "tls.ca").write_bytes(trustme.CA().cert_pem.bytes())
+    assert (await penstock.reload(tenants=CERTIFIED))[0] == 200
+    with pytest.raises((OSError, AssertionError)):
+        await asked(await asyncio.to_thread(again))

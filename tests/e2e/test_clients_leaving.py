@@ -1,111 +1,55 @@
-"""Clients that leave, and clients that stop reading, in every phase of a request.
-
-The engine's work ends with its client, and a client that does not read costs bounded memory.
-"""
+"""Clients that leave or stop reading in every phase: the engine's work ends, memory is bounded."""
 
 import asyncio
 import os
+import re
+import signal
 import socket
-import struct
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
 
-import orjson
+import anthropic
+import openai
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import COUNTS, Penstock, Serve, Simulate
+from penstock.proxy.wire.sockets import unacknowledged_bytes
+from tests.e2e.answers import ask
+from tests.e2e.process import COUNTS, Fleet, Penstock, Serve, Simulate, until
+from tests.e2e.tls import post
+from tests.e2e.wire import RawClient
 
-PROMPT: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 5_000}
+LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 5_000}
 # Probes far apart, so that connections and counters are those of the test alone.
 QUIET = {"interval_s": 60, "timeout_s": 5}
 LEAVING_WITHIN_S = 1.0
 
 
-class Client:
-    """A raw connection to the data port."""
-
-    opened: ClassVar[list["Client"]] = []
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.opened.append(self)
-        self._loop = asyncio.get_running_loop()
-
-    @classmethod
-    async def ask(
-        cls,
-        penstock: Penstock,
-        path: str = "/v1/completions",
-        *,
-        http: bytes = b"1.1",
-        receive_bytes: int = 0,
-        cut_bytes: int = 0,
-        **fields: Any,
-    ) -> "Client":
-        sock = socket.socket()
-        sock.setblocking(False)
-        if receive_bytes:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        client = cls(sock)
-        await client._loop.sock_connect(sock, ("127.0.0.1", penstock.port))
-        body = orjson.dumps(PROMPT | fields)
-        head = b"POST %b HTTP/%b\r\nHost: x\r\nContent-Type: application/json\r\n"
-        head = head % (path.encode(), http) + b"Content-Length: %d\r\n\r\n" % len(body)
-        await client._loop.sock_sendall(sock, head + body[: len(body) - cut_bytes])
-        return client
-
-    async def until(self, marker: bytes) -> None:
-        got = b""
-        async with asyncio.timeout(5):
-            while marker not in got:
-                more = await self._loop.sock_recv(self.sock, 65_536)
-                assert more, got
-                got += more
-
-    async def rest(self, *, pause_s: float = 0.0) -> bytes:
-        """All until the end. Raises ConnectionResetError when the end is a reset."""
-        got = b""
-        async with asyncio.timeout(20):
-            while more := await self._loop.sock_recv(self.sock, 65_536):
-                got += more
-                await asyncio.sleep(pause_s)
-                if got.endswith(b"\r\n0\r\n\r\n"):
-                    break
-        return got
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def reset(self) -> None:
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.sock.close()
-
-    def half_close(self) -> None:
-        """Say that no more will be sent; a client that exits looks the same."""
-        self.sock.shutdown(socket.SHUT_WR)
+async def asks(
+    penstock: Penstock,
+    path: str = "/v1/completions",
+    *,
+    http: bytes = b"1.1",
+    receive_bytes: int = 0,
+    **fields: Any,
+) -> RawClient:
+    return await RawClient.open(penstock.port, post(path, LONG | fields, http=http), receive_bytes)
 
 
-WAYS = (Client.close, Client.reset, Client.half_close)
+WAYS = (RawClient.close, RawClient.reset, RawClient.half_close)
 
 
 @pytest.fixture(autouse=True)
 async def close_clients() -> AsyncIterator[None]:
     yield
-    for client in Client.opened:
+    for client in RawClient.opened:
         client.close()
-    Client.opened.clear()
-
-
-async def until(holds: Callable[[], bool], within_s: float = 5.0) -> float:
-    """Wait for a condition; how long it took."""
-    began_s = time.perf_counter()
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.001)
-    return time.perf_counter() - began_s
+    RawClient.opened.clear()
 
 
 async def assert_work_ends(penstock: Penstock, server: SimServer, phase: str) -> None:
@@ -114,18 +58,14 @@ async def assert_work_ends(penstock: Penstock, server: SimServer, phase: str) ->
     await penstock.until(lambda listing: not any(listing[0][name] for name in COUNTS), 1.0)
 
 
-# Leaving ---------------------------------------------------------------------------------------
-
-
-async def test_leaving_before_the_first_token(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], health=QUIET)
+async def test_leaving_before_the_first_token(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(health=QUIET)
     ways = [(way, fault) for way in WAYS for fault in ("hang_before_headers", "hang_after_headers")]
     for i, (leave, fault) in enumerate(ways):
         server.faults.clear()
         server.faults.set(fault)
         for stream in (True, False):
-            client = await Client.ask(penstock, stream=stream)
+            client = await asks(penstock, stream=stream)
             await until(lambda: server.engine.running == 1)
             leave(client)
             await assert_work_ends(penstock, server, f"prefill stream={stream} {leave.__name__}")
@@ -134,9 +74,8 @@ async def test_leaving_before_the_first_token(simulate: Simulate, serve: Serve) 
     assert (await penstock.backends())[0]["failures_total"] == 0
 
 
-async def test_leaving_in_the_middle(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate(profile="steady-50")
-    penstock = await serve([server], health=QUIET)
+async def test_leaving_a_stream_midway(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(profile="steady-50", health=QUIET)
     for path, fields in (
         ("/v1/completions", {}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
@@ -144,7 +83,7 @@ async def test_leaving_in_the_middle(simulate: Simulate, serve: Serve) -> None:
         ("/v1/responses", {"input": "x", "max_output_tokens": 5_000}),
     ):
         for leave in WAYS:
-            client = await Client.ask(penstock, path, stream=True, **fields)
+            client = await asks(penstock, path, stream=True, **fields)
             await client.until(b"text" if path != "/v1/chat/completions" else b"content")
             assert server.engine.running == 1
             leave(client)
@@ -152,108 +91,47 @@ async def test_leaving_in_the_middle(simulate: Simulate, serve: Serve) -> None:
     assert 'penstock_client_aborts_total{phase="decode"} 12.0' in await penstock.metrics()
 
 
-async def test_leaving_a_plain_answer(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate(profile="steady-50")
-    penstock = await serve([server], health=QUIET)
-    for leave in WAYS:
-        client = await Client.ask(penstock)
-        await until(lambda: server.engine.running == 1)
-        leave(client)
-        await assert_work_ends(penstock, server, f"plain {leave.__name__}")
-    assert server.engine.aborted_total == 3
-
-
-async def test_leaving_a_held_stream(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], health=QUIET, timeouts={"hold_s": 0.05})
+async def test_leaving_a_held_stream(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(health=QUIET, timeouts={"hold_s": 0.05})
     server.faults.set("hang_after_headers")
     for leave in WAYS:
-        client = await Client.ask(penstock, stream=True)
+        client = await asks(penstock, stream=True)
         await client.until(b": ping\n\n")
         leave(client)
         await assert_work_ends(penstock, server, f"hold {leave.__name__}")
 
 
-async def test_leaving_over_http_1_0(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate(profile="steady-50")
-    penstock = await serve([server], health=QUIET)
-    for leave in WAYS:
-        for stream in (True, False):
-            client = await Client.ask(penstock, http=b"1.0", stream=stream)
-            if stream:
-                await client.until(b"text")
-            await until(lambda: server.engine.running == 1)
-            leave(client)
-            await assert_work_ends(penstock, server, f"1.0 stream={stream} {leave.__name__}")
-    assert server.engine.aborted_total == 6
-
-
-async def test_leaving_with_more_requests_sent_ahead(simulate: Simulate, serve: Serve) -> None:
-    """The one that runs ends, and those behind it never begin, whole or not."""
-    (server,) = await simulate(profile="steady-50")
-    penstock = await serve([server], health=QUIET)
-    for count, leave in enumerate(WAYS, 1):
-        client = await Client.ask(penstock, stream=count == 1)
-        await until(lambda: server.engine.running == 1)
-        early = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
-        early += b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\n{"
-        await client._loop.sock_sendall(client.sock, early)
-        leave(client)
-        await assert_work_ends(penstock, server, f"pipelined {leave.__name__}")
-        assert sum(each.method == "POST" for each in server.seen) == count
-    assert server.engine.aborted_total == len(WAYS)
-
-
-async def test_leaving_after_the_answer_costs_nothing(simulate: Simulate, serve: Serve) -> None:
+async def test_leaving_after_the_answer_is_no_abort(fleet: Fleet) -> None:
     """A client that is served and goes, in any way, is no abort and breaks nothing for others."""
-    (server,) = await simulate()
-    penstock = await serve([server], health=QUIET)
+    (server,), penstock = await fleet(health=QUIET)
     for leave in WAYS:
-        client = await Client.ask(penstock, stream=True, max_tokens=2)
+        client = await asks(penstock, stream=True, max_tokens=2)
         await client.until(b"0\r\n\r\n")
         leave(client)
-    client = await Client.ask(penstock, max_tokens=1)
+    client = await asks(penstock, max_tokens=1)
     await client.until(b"200 OK")
     assert server.client_aborts_total == 0
     assert "penstock_client_aborts_total{" not in await penstock.metrics()
 
 
 @pytest.fixture
-def full_port() -> Callable[[int], list[socket.socket]]:
-    """Occupy a port with a listener that answers no more connections."""
-
-    def occupy(port: int) -> list[socket.socket]:
-        listener = socket.create_server(("127.0.0.1", port), backlog=0)
-        sockets = [listener]
-        for _ in range(4):
-            sock = socket.socket()
-            sock.setblocking(False)
-            sock.connect_ex(("127.0.0.1", port))
-            sockets.append(sock)
-        return sockets
-
-    return occupy
-
-
-@pytest.fixture
-async def dialling(
-    simulate: Simulate, serve: Serve, full_port: Callable[[int], list[socket.socket]]
-) -> AsyncIterator[Penstock]:
+async def dialling(fleet: Fleet) -> AsyncIterator[Penstock]:
     """A proxy whose one backend takes no connection any more, and refuses none."""
-    (server,) = await simulate()
-    penstock = await serve([server], health=QUIET, timeouts={"connect_s": 30})
-    port = server.port
+    (server,), penstock = await fleet(health=QUIET, timeouts={"connect_s": 30})
     await server.stop()
-    sockets = full_port(port)
-    yield penstock
-    for sock in sockets:
-        sock.close()
+    with ExitStack() as stack:
+        stack.enter_context(socket.create_server(("127.0.0.1", server.port), backlog=0))
+        for _ in range(4):  # nobody accepts them
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", server.port))
+        yield penstock
 
 
 async def test_leaving_while_a_backend_is_dialled(dialling: Penstock) -> None:
     penstock = dialling
     for leave in WAYS:
-        client = await Client.ask(penstock)
+        client = await asks(penstock)
         await penstock.until(lambda listing: bool(listing[0]["requests_in_flight"]), 2)
         began_s = time.perf_counter()
         leave(client)
@@ -266,46 +144,15 @@ def descriptors(penstock: Penstock) -> int:
     return len(os.listdir(f"/proc/{penstock.process.pid}/fd"))
 
 
-async def test_clients_that_leave_while_a_backend_is_dialled_hold_no_descriptors(
-    dialling: Penstock,
-) -> None:
+async def test_leaving_during_a_dial_frees_descriptors(dialling: Penstock) -> None:
     before = descriptors(dialling)
     for _ in range(10):
         for _ in range(10):
-            client = await Client.ask(dialling)
+            client = await asks(dialling)
             await asyncio.sleep(0.001)
             client.reset()
         # Long before the dials would end.
         await until(lambda: descriptors(dialling) - before <= 2)
-
-
-async def test_leaving_halfway_through_the_body(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate()
-    limits = {"body_bytes": 2_000, "bodies_bytes": 4_000}
-    penstock = await serve([server], health=QUIET, limits=limits)
-    for leave in WAYS * 3:  # were the bytes not given back, the third would be refused
-        client = await Client.ask(penstock, prompt="x" * 1_800, cut_bytes=1)
-        await asyncio.sleep(0.01)
-        leave(client)
-    asked = [each for each in server.seen if (b"user-agent", b"penstock") not in each.headers]
-    assert not asked  # a busy machine may have had a probe
-    client = await Client.ask(penstock, max_tokens=1)
-    await client.until(b"200 OK")
-
-
-async def test_many_clients_leave_at_once(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(2, profile="steady-50")
-    penstock = await serve(servers, health=QUIET)
-    clients = [await Client.ask(penstock, stream=bool(i % 3)) for i in range(60)]
-    await until(lambda: sum(server.engine.running for server in servers) == 60)
-    for i, client in enumerate(clients):
-        (Client.close, Client.reset)[i % 2](client)
-    took_s = await until(lambda: all(server.engine.idle for server in servers), LEAVING_WITHIN_S)
-    print(f"aborted 60 within {took_s * 1000:.1f} ms")
-    assert sum(server.engine.aborted_total for server in servers) == 60
-
-
-# Not reading -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -322,7 +169,7 @@ async def test_a_client_that_stops_reading(slow: tuple[SimServer, Penstock]) -> 
     server, penstock = slow
     before = penstock.resident_bytes
     began_s = time.monotonic()
-    client = await Client.ask(penstock, receive_bytes=8_192, **MUCH)
+    client = await asks(penstock, receive_bytes=8_192, **MUCH)
     relayed = -1
 
     def still(listing: list[dict[str, Any]]) -> bool:
@@ -341,27 +188,163 @@ async def test_a_client_that_stops_reading(slow: tuple[SimServer, Penstock]) -> 
     await until(lambda: server.engine.idle, 3.0)
     assert 0.5 < time.monotonic() - began_s < 3.0
     await penstock.until_at_rest()
-    with suppress(ConnectionResetError):  # no end either
-        assert not (await client.rest()).endswith(b"0\r\n\r\n")
+    assert not (await client.rest()).endswith(b"0\r\n\r\n")  # no end either
 
 
-async def test_a_stalled_client_of_http_1_0_sees_a_reset(
-    slow: tuple[SimServer, Penstock],
-) -> None:
+async def test_a_stalled_http_1_0_client_sees_a_reset(slow: tuple[SimServer, Penstock]) -> None:
     """Over 1.0 a plain close says that the answer is whole."""
     server, penstock = slow
-    client = await Client.ask(penstock, http=b"1.0", receive_bytes=8_192, **MUCH)
+    client = await asks(penstock, http=b"1.0", receive_bytes=8_192, **MUCH)
     await until(lambda: server.engine.running > 0)
     await until(lambda: server.engine.idle, 3.0)
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
+    await client.rest()
+    assert client.was_reset
 
 
-async def test_a_slow_client_that_reads_on_is_not_dropped(
-    slow: tuple[SimServer, Penstock],
-) -> None:
+async def test_a_slow_client_that_reads_is_not_dropped(slow: tuple[SimServer, Penstock]) -> None:
     _, penstock = slow
     fields = MUCH | {"max_tokens": 300}  # some 1 MB
-    client = await Client.ask(penstock, receive_bytes=8_192, **fields)
+    client = await asks(penstock, receive_bytes=8_192, **fields)
     got = await client.rest(pause_s=0.01)
     assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+EMBEDDINGS = b'{"model":"sim-model","input":[%b]}' % b",".join([b'"x"'] * 2_000)  # some 400 KB back
+_REQUEST_HEAD = (
+    b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n"
+)
+SLOW_REQUEST = _REQUEST_HEAD % len(EMBEDDINGS) + EMBEDDINGS
+# Some 960 KB back.
+LARGE_INPUT = b'{"model":"sim-model","input":[%b]}' % b",".join([b'"x"'] * 4_800)
+LARGE_REQUEST = _REQUEST_HEAD % len(LARGE_INPUT) + LARGE_INPUT
+
+
+def connect_slowly(penstock: Penstock, address: str = "127.0.0.1") -> socket.socket:
+    sock = socket.socket()
+    sock.bind((address, 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # else the kernel takes 4 MB here
+    sock.connect(("127.0.0.1", penstock.port))
+    sock.setblocking(False)
+    return sock
+
+
+def unsent_bytes(penstock: Penstock) -> int:
+    """What the kernel holds for the clients of this proxy: for sockets that are closed too."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = [each for each in lines if each[1].endswith(f":{penstock.port:04X}")]
+    return sum(int(each[4].partition(":")[0], 16) for each in ours)
+
+
+async def test_the_kernel_keeps_nothing_for_a_dropped_reader(fleet: Fleet) -> None:
+    """After a plain close it would offer the unsent rest to the client for minutes."""
+    _, penstock = await fleet(1, timeouts={"client_stall_s": 2})
+    with connect_slowly(penstock) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, LARGE_REQUEST)
+        async with asyncio.timeout(40):
+            while unsent_bytes(penstock) < 100_000:
+                await asyncio.sleep(0.01)
+            while unsent_bytes(penstock):
+                await asyncio.sleep(0.01)
+
+
+async def test_the_next_client_gets_an_unpaused_connection(fleet: Fleet) -> None:
+    """A large answer to a slow reader pauses its upstream; the pool must not keep it so."""
+    _, penstock = await fleet(1, timeouts={"first_byte_s": 2})
+    for _ in range(3):
+        with connect_slowly(penstock) as sock:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(sock, SLOW_REQUEST)
+            got = await loop.sock_recv(sock, 100)
+            assert got.startswith(b"HTTP/1.1 200")
+            while not got.endswith(b"}"):
+                await asyncio.sleep(0.001)
+                got = await asyncio.wait_for(loop.sock_recv(sock, 65_536), 5)
+
+
+async def test_a_drain_waits_for_a_slow_reader(fleet: Fleet) -> None:
+    """Its answer is complete here; how long it may take to read it is not the drain's to say."""
+    _, penstock = await fleet(1, drain={"grace_s": 0.1, "timeout_s": 20})
+    with connect_slowly(penstock) as sock:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, LARGE_REQUEST)
+        await asyncio.sleep(1.5)
+        penstock.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(1.0)
+        got = b""
+        async with asyncio.timeout(15):
+            while piece := await loop.sock_recv(sock, 65_536):
+                got += piece
+    head, _, answer = got.partition(b"\r\n\r\n")
+    assert b"content-length: %d" % len(answer) in head
+    assert len(answer) > 900_000
+    assert await asyncio.wait_for(penstock.process.wait(), 5) == 0
+
+
+async def test_bytes_a_client_has_not_taken_are_counted() -> None:
+    """A client's pace is measured by it."""
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), "127.0.0.1")
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.connect(server.sockets[0].getsockname())
+        client.setblocking(False)
+        writer = await accepted.get()
+        transport = cast(asyncio.Transport, writer.transport)
+        transport.write(b"x" * 200_000)
+        waiting = unacknowledged_bytes(transport)
+        assert waiting > 50_000
+        got = 0
+        while got < 200_000:
+            got += len(await loop.sock_recv(client, 65_536))
+        await until(lambda: not unacknowledged_bytes(transport))
+        writer.close()
+        await writer.wait_closed()
+        assert unacknowledged_bytes(transport) == 0  # nobody knows any more
+    server.close()
+
+
+USER = [{"role": "user", "content": "Tell me of rivers."}]
+
+
+async def test_an_sdks_own_timeout_is_a_timeout(fleet: Fleet) -> None:
+    """It raises its APITimeoutError, whatever its timer; nobody else is to blame."""
+    servers, penstock = await fleet(2)
+    for server in servers:
+        server.faults.set("hang_after_headers")
+    options: Any = {"api_key": "k", "max_retries": 0}
+    late_s = 0.0
+    for timeout_s, stream in product((0.3, 0.45), (False, True)):
+        asked: Any = {"model": "sim-model", "messages": USER, "max_tokens": 40, "stream": stream}
+        began_s = monotonic()
+        async with (
+            openai.AsyncOpenAI(base_url=penstock.url + "/v1", timeout=timeout_s, **options) as gpt,
+            anthropic.AsyncAnthropic(base_url=penstock.url, timeout=timeout_s, **options) as claude,
+        ):
+            calls = [gpt.chat.completions.create(**asked) for _ in range(10)]
+            raised = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(error) for error in raised} == {openai.APITimeoutError}
+            with pytest.raises(anthropic.APITimeoutError):
+                await claude.messages.create(**asked)
+        late_s = max(late_s, monotonic() - began_s - 2 * timeout_s)
+    await penstock.until_at_rest()
+    assert [each["failures_total"] for each in await penstock.backends()] == [0, 0]
+    codes = set(re.findall(r'code="(\d+)"', await penstock.metrics()))
+    # A client that leaves 0.2 s late is told 408. Nobody is told 504, a backend's fault.
+    assert codes == {"499"} or (late_s > 0.2 and codes == {"408", "499"})
+    assert {line["status"] for line in penstock.access_lines} == {int(code) for code in codes}
+
+
+async def test_plain_asyncio_serves_and_notices_leaving(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "uvloop.py").write_text("raise ImportError")
+    _, penstock = await fleet(2, modules=tmp_path)
+    assert any(b"uvloop is missing" in line for line in penstock.log)
+    answers = await asyncio.gather(*(ask(penstock, stream=True) for _ in range(30)))
+    assert all(got.body.endswith(b"data: [DONE]\n\n") for got in answers)
+    assert len({got.body.count(b"\n\n") for got in answers}) == 1
+    client = await asks(penstock, stream=True, max_tokens=100_000)
+    await client.until(b"text")
+    client.close()
+    await penstock.until_at_rest()

@@ -6,6 +6,7 @@ import re
 import resource
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,9 @@ from penstock.proxy.commands.demo import ADMIN_PORT
 from penstock.proxy.commands.demo_faults import BREAKS
 from tests.e2e.process import ROOT
 
-STARTS_WITHIN_S = 30.0
+pytestmark = pytest.mark.once
+
+STARTS_WITHIN_S = 60.0
 # What a shell has before anybody raises it.
 DESCRIPTORS = 1_024
 
@@ -59,14 +62,13 @@ async def demo(*flags: str) -> AsyncIterator[list[str]]:
         lines += told.decode().splitlines(keepends=True)
 
 
-def test_all_that_can_be_broken_can_be_asked_for() -> None:
+def test_every_fault_of_the_demo_is_an_option() -> None:
     assert tuple(BREAKS) == DEMO_BREAKS
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("fault", ["hung", "errors"])
-async def test_the_first_server_of_a_broken_demo_is_named(fault: str) -> None:
-    async with demo("--admin-port", "0", "--break", fault) as lines:
+async def test_a_broken_demo_names_its_server() -> None:
+    async with demo("--admin-port", "0", "--break", "errors") as lines:
         text = "".join(lines)
         found = re.search(r"^    (\S.* status --admin http://127.0.0.1:\d+)$", text, re.M)
         assert found, text
@@ -89,7 +91,7 @@ async def ran(command: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(90)
-async def test_the_demo_says_what_to_try_and_what_to_expect() -> None:
+async def test_the_demo_says_what_to_try() -> None:
     async with demo("--backends", "2", "--admin-port", "0") as lines:
         text = "".join(lines)
         assert lines[0].startswith("penstock is serving 2 simulated vLLM servers"), text
@@ -112,32 +114,12 @@ async def test_the_demo_says_what_to_try_and_what_to_expect() -> None:
 
 
 @pytest.mark.timeout(90)
-async def test_none_of_the_demos_own_traffic_is_broken_off() -> None:
-    """It ends before the drain, so nothing is broken off."""
-    async with demo("--backends", "1", "--admin-port", "0") as lines:
-        found = re.search(r"^    (http://127.0.0.1:\d+)/ui$", "".join(lines), re.M)
-        assert found
-        async with asyncio.timeout(STARTS_WITHIN_S), aiohttp.ClientSession(found[1]) as session:
-            while True:
-                async with session.get("/api/v1/requests?state=running") as answer:
-                    if await answer.json():
-                        break
-    assert "breaking off" not in "".join(lines)
-
-
-@pytest.mark.timeout(90)
-async def test_the_demos_admin_port_is_the_usual_one_where_that_is_free() -> None:
-    try:
-        usual = await asyncio.start_server(lambda *_: None, "127.0.0.1", ADMIN_PORT)
-    except OSError:
-        usual = None  # somebody else has it, which is the same
-    async with demo("--backends", "1") as lines:
-        found = re.search(r"status --admin http://127.0.0.1:(\d+)", "".join(lines))
-        assert found
-        assert int(found[1]) != ADMIN_PORT
-    if usual is None:
-        return
-    usual.close()
-    await usual.wait_closed()
-    async with demo("--backends", "1") as lines:
-        assert f"status --admin http://127.0.0.1:{ADMIN_PORT}\n" in "".join(lines)
+async def test_the_demo_leaves_a_taken_admin_port_alone() -> None:
+    with socket.socket() as usual:
+        with suppress(OSError):  # somebody else has it, which is the same
+            usual.bind(("127.0.0.1", ADMIN_PORT))
+            usual.listen()
+        async with demo("--backends", "1") as lines:
+            found = re.search(r"status --admin http://127.0.0.1:(\d+)", "".join(lines))
+            assert found
+            assert int(found[1]) != ADMIN_PORT

@@ -3,8 +3,6 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -12,25 +10,12 @@ import orjson
 import pytest
 
 from penstock.bench.sim.text import expected
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.request import BODIES, ask
+from tests.e2e.process import Fleet, Penstock, until
+from tests.e2e.request import BODIES, stream
 
-PROMPT: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 5_000, "stream": True}
-PLAIN: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 30}
 DONE = b"data: [DONE]\n\n"
 # How an error begins where the dialect names its events.
-EVENT_OF = {"/v1/responses": b"event: error\n", "/v1/messages": b"event: error\n"}
-
-
-@asynccontextmanager
-async def stream(penstock: Penstock, **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A streamed completion, past its first token."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{penstock.url}/v1/completions", json=PROMPT | fields) as answer,
-    ):
-        assert answer.status == 200
-        yield answer
+EVENT_OF = {"/v1/responses": b"event: error\n"}
 
 
 async def status(url: str) -> int:
@@ -55,9 +40,8 @@ async def exit_status(penstock: Penstock, within_s: float) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_drain_drops_nothing(simulate: Simulate, serve: Serve, number: int) -> None:
-    servers = await simulate(1, profile="steady-50")
-    penstock = await serve(servers, drain={"grace_s": 0.5, "timeout_s": 5})
+async def test_a_drain_drops_nothing(fleet: Fleet, number: int) -> None:
+    _, penstock = await fleet(1, profile="steady-50", drain={"grace_s": 0.5, "timeout_s": 5})
     idle, idle_writer = await asyncio.open_connection("127.0.0.1", penstock.port)
     plain = asyncio.create_task(_plain(penstock, max_tokens=50))
     async with stream(penstock, max_tokens=60) as answer:
@@ -84,27 +68,25 @@ async def test_a_drain_drops_nothing(simulate: Simulate, serve: Serve, number: i
 
 async def _plain(penstock: Penstock, **fields: Any) -> Any:
     async with stream(penstock, stream=False, **fields) as answer:
+        assert answer.headers.get("connection") == "close"  # though asked for before the signal
         return (await answer.json())["choices"][0]["text"]
 
 
-async def test_an_idle_proxy_exits_in_a_moment(simulate: Simulate, serve: Serve) -> None:
+async def test_an_idle_proxy_exits_at_once(fleet: Fleet) -> None:
     """A kept connection on which a request may be on its way is given a second."""
-    penstock = await serve(await simulate(), drain={"grace_s": 0, "timeout_s": 30})
+    _, penstock = await fleet(drain={"grace_s": 0, "timeout_s": 30})
     async with aiohttp.ClientSession() as session:  # keeps its connection open
         async with session.get(f"{penstock.url}/health") as answer:
             assert answer.status == 200
         began_s = time.monotonic()
         assert await penstock.stop() == 0
         assert time.monotonic() - began_s < 3.0
-    async with asyncio.timeout(2):
-        while b"drain over, every request has ended" not in penstock.log[-1]:
-            await asyncio.sleep(0.02)
+    await until(lambda: b"drain over, every request has ended" in penstock.log[-1], 2)
 
 
-async def test_a_kept_connection_gets_no_new_request(simulate: Simulate, serve: Serve) -> None:
+async def test_kept_connections_get_no_new_request(fleet: Fleet) -> None:
     """Once the grace is over, what is still open takes its answer and closes."""
-    servers = await simulate(1, profile="steady-50")
-    penstock = await serve(servers)
+    servers, penstock = await fleet(1, profile="steady-50")
     reader, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
     body = b'{"prompt":"x","max_tokens":25}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -123,19 +105,14 @@ async def test_a_kept_connection_gets_no_new_request(simulate: Simulate, serve: 
     assert await exit_status(penstock, 1.5) == 0
 
 
-@pytest.mark.parametrize("hurried", [True, False], ids=["second signal", "timeout"])
-async def test_a_drain_that_is_over_breaks_off(
-    simulate: Simulate, serve: Serve, hurried: bool
-) -> None:
-    (server,) = await simulate(profile="steady-50")
-    penstock = await serve([server], drain={"grace_s": 0, "timeout_s": 30 if hurried else 0.4})
+async def test_a_drain_that_is_over_breaks_off(fleet: Fleet) -> None:
+    drain = {"grace_s": 0, "timeout_s": 0.4}
+    (server,), penstock = await fleet(profile="steady-50", drain=drain)
     async with stream(penstock) as answer:
         began_s = time.monotonic()
         penstock.process.send_signal(signal.SIGTERM)
         await until_refused(penstock, 1)
         assert penstock.process.returncode is None
-        if hurried:
-            penstock.process.send_signal(signal.SIGTERM)
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()
         assert time.monotonic() - began_s < 1.0
@@ -145,8 +122,8 @@ async def test_a_drain_that_is_over_breaks_off(
     assert not any(b"every request has ended" in line for line in penstock.log)
 
 
-async def test_a_second_signal_cuts_the_grace_short(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(), drain={"grace_s": 30, "timeout_s": 30})
+async def test_a_second_signal_ends_the_grace(fleet: Fleet) -> None:
+    _, penstock = await fleet(drain={"grace_s": 30, "timeout_s": 30})
     penstock.process.send_signal(signal.SIGTERM)
     await asyncio.sleep(0.05)
     assert await status(f"{penstock.admin_url}/readyz") == 503
@@ -154,31 +131,9 @@ async def test_a_second_signal_cuts_the_grace_short(simulate: Simulate, serve: S
     assert await exit_status(penstock, 1.5) == 0
 
 
-async def test_breaking_off_is_a_reset_over_http_1_0(simulate: Simulate, serve: Serve) -> None:
-    """A plain close would say that the answer is whole."""
-    penstock = await serve(await simulate(1, profile="steady-50"), drain={"grace_s": 0})
-    reader, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
-    body = b'{"prompt":"x","max_tokens":5000,"stream":true}'
-    head = b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
-    writer.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
-    await reader.readuntil(b'"text":')
-    penstock.process.send_signal(signal.SIGTERM)
-    await until_refused(penstock, 1)
-    penstock.process.send_signal(signal.SIGTERM)
-    try:
-        end = repr(await asyncio.wait_for(reader.read(), 3))
-    except ConnectionResetError:
-        end = "reset"
-    writer.transport.abort()
-    assert await exit_status(penstock, 1.5) == 0
-    assert end == "reset"
-
-
-@pytest.mark.parametrize("path", BODIES)
-async def test_a_second_signal_tells_each_stream_in_its_own_words(
-    simulate: Simulate, serve: Serve, path: str
-) -> None:
-    penstock = await serve(await simulate(1, profile="steady-50"))
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_second_signal_ends_streams_with_an_error(fleet: Fleet, path: str) -> None:
+    _, penstock = await fleet(1, profile="steady-50")
     limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     body = BODIES[path] | {"stream": True, limit: 5_000}
     got = b""
@@ -203,16 +158,3 @@ async def test_a_second_signal_tells_each_stream_in_its_own_words(
     assert "shutting down" in data["error"]["message"]
     assert events
     assert not any(b"shutting down" in event for event in events)
-
-
-async def test_answers_that_are_due_say_close(simulate: Simulate, serve: Serve) -> None:
-    """Also those whose requests came before the signal; the connection is not used again."""
-    penstock = await serve(await simulate(1, profile="steady-50"), drain={"grace_s": 1})
-    plain = asyncio.create_task(ask(penstock, "/v1/completions", dict(PLAIN)))
-    async with stream(penstock, max_tokens=10) as answer:
-        penstock.process.send_signal(signal.SIGTERM)
-        assert (await answer.read()).endswith(DONE)
-    got = await plain
-    assert got.status == 200
-    assert got.headers.get("connection") == "close"
-    assert await exit_status(penstock, 5) == 0

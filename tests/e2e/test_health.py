@@ -1,27 +1,31 @@
-"""Backends that die, stop, hang, flap and return, under load and at the default settings."""
+"""Backends that die, stop, hang, refuse and return, and fleets of many."""
 
 import asyncio
 import signal
+import socket
+from collections import Counter
 from collections.abc import AsyncIterator
-from itertools import pairwise
+from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from penstock.bench.sim.server import SimServer
 from tests.e2e.answers import ask
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.sim_process import SimProcess
+from tests.e2e.forked import SimProcess
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.raw_backend import RawBackend, RawBackends, answer
+from tests.e2e.request import Got as Answered
+from tests.e2e.request import ask as ask_once
+from tests.e2e.traffic import going_on
 
 DEFAULTS: dict[str, Any] = {
     "interval_s": 2,
     "slow_start_s": 30,
     "deep": {"interval_s": 10, "timeout_s": 4, "fall": 2},
 }
+CHATS = "/v1/chat/completions"
 BODY = {"model": "sim-model", "prompt": "hello", "max_tokens": 4}
 
 
@@ -98,7 +102,7 @@ async def test_a_killed_server_is_out_after_one_request(
     await penstock.until(lambda listing: listing[0]["state"] == "warming", 10)
 
 
-async def test_a_stopped_server_is_out_after_fall_probes_and_comes_back(
+async def test_a_stopped_server_is_ejected_and_comes_back(
     sim_processes: list[SimProcess], serve: Serve
 ) -> None:
     penstock = await serve(
@@ -117,120 +121,10 @@ async def test_a_stopped_server_is_out_after_fall_probes_and_comes_back(
         await penstock.until(lambda listing: listing[0]["state"] == "ready", 10)
 
 
-async def test_a_zombie_is_out_within_15_s(simulate: Simulate, serve: Serve) -> None:
-    """Its /health and /v1/models are perfect; it only does not generate.
-
-    A probe of 4 s that is under way when it begins to hang sees the last tokens. Then a third one
-    is needed, 5 s later. On a busy machine the last tokens may come so late that the next one sees
-    them, too. So is another one after each pause of penstock, which its log tells.
-    """
-    servers: list[SimServer] = await simulate(3)
-    penstock = await serve(servers, health=DEFAULTS)
-    failed: set[float] = set()
-
-    def ejected(listing: list[dict[str, Any]]) -> bool:
-        probe = listing[0]["last_probe"].get("deep", {"passed": True})
-        failed.update(() if probe["passed"] else (probe["at"],))
-        return bool(listing[0]["state"] == "ejected")
-
-    async with Load(penstock):
-        servers[0].faults.set("hang_mid_stream")
-        servers[0].faults.set("hang_before_headers")
-        began_s = monotonic()
-        await penstock.until(ejected, 30)
-        out_s = monotonic() - began_s
-        pauses = sum(b"slept_s=" in line or b"delayed_s=" in line for line in penstock.log)
-        assert len(failed) <= 4 + pauses
-        assert out_s < 15 + 5 * (len(failed) - 2) + 6 * pauses
-        assert (await penstock.backends())[0]["reason"] == "hung"
-        servers[0].faults.clear()
-        servers[0].drop_connections()  # what hangs there already hangs for ever
-        # Out for 10 s, with jitter 12; then two passes and a deep one.
-        await penstock.until(lambda listing: listing[0]["state"] == "warming", 40)
-    print(f"a zombie was out after {out_s:.1f} s")
-
-
-async def test_a_draining_server_is_out_after_its_first_refusal(
-    simulate: Simulate, serve: Serve
-) -> None:
-    """Its /health stays 200 and it fails requests within a millisecond."""
-    servers: list[SimServer] = await simulate(2)
-    penstock = await serve(servers, health=DEFAULTS | {"slow_start_s": 1})
-    async with Load(penstock, workers=1) as load:
-        servers[0].faults.set("draining")
-        await penstock.until(lambda listing: listing[0]["state"] == "ejected", 5)
-        await asyncio.sleep(2.5)  # live and ready probes pass meanwhile
-        backend = (await penstock.backends())[0]
-        assert (backend["state"], backend["reason"]) == ("ejected", "draining")
-        servers[0].faults.clear()
-        await penstock.until(lambda listing: listing[0]["state"] == "warming", 10)
-        await penstock.until(lambda listing: listing[0]["state"] == "ready", 10)
-    assert load.errors == []
-    assert sum(attempts == 2 for _, attempts in load.served) == 1
-
-
-async def test_a_flapping_server_loses_no_more_than_one_request_each_time(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers: list[SimServer] = await simulate(4)
-    penstock = await serve(servers, health=DEFAULTS)
-    async with Load(penstock) as load:
-        await penstock.until(lambda listing: listing[0]["requests_total"] > 10, 5)
-        servers[0].faults.set("refuse")
-        servers[0].drop_connections()
-        await penstock.until(lambda listing: listing[0]["state"] == "ejected", 5)
-        broken = len(load.errors)
-        taken = [[each["requests_total"] for each in await penstock.backends()]]
-        for _ in range(8):
-            servers[0].faults.clear()
-            await asyncio.sleep(1)
-            servers[0].faults.set("refuse")
-            servers[0].drop_connections()
-            await asyncio.sleep(1)
-            taken.append([each["requests_total"] for each in await penstock.backends()])
-        servers[0].faults.clear()
-    all_taken = sum(taken[-1]) - sum(taken[0])
-    assert all_taken > 500
-    by_round = [after[0] - before[0] for before, after in pairwise(taken)]
-    print(f"a flapping server took {by_round} of {all_taken} requests")
-    # It is back at once after its first end and 10 s after its second, then 20 s after. An end that
-    # no request meets, as it got few, may pass unnoticed: then it is back once more.
-    assert sum(map(bool, by_round)) <= 3
-    assert sum(by_round) <= all_taken / 16  # an even share of two rounds of eight
-    # It has one at a time, so it can break one each time it dies.
-    assert len(load.errors) - broken <= sum(map(bool, by_round))
-
-
-async def test_all_down_answers_at_once(simulate: Simulate, serve: Serve) -> None:
-    servers: list[SimServer] = await simulate(2)
-    penstock = await serve(servers, health=DEFAULTS)
-    for server in servers:
-        server.faults.set("refuse")
-        server.drop_connections()
-    took_s = []
-    async with aiohttp.ClientSession() as session:
-        for _ in range(20):
-            began_s = monotonic()
-            async with session.post(f"{penstock.url}/v1/completions", json=BODY) as answer:
-                body = await answer.json()
-                took_s.append(monotonic() - began_s)
-                assert answer.status in (502, 503)
-            if answer.status == 503:
-                assert body["error"]["code"] == "no_backend"
-                assert 1 <= int(answer.headers["Retry-After"]) <= 3
-    assert answer.status == 503
-    took_s.sort()
-    assert took_s[len(took_s) // 2] < 0.05
-    print(f"503 after {took_s[10] * 1000:.1f} ms (median), {took_s[-1] * 1000:.1f} ms at most")
-
-
-async def test_a_zombie_that_answers_for_its_engine_is_out(
-    simulate: Simulate, serve: Serve
-) -> None:
+async def test_an_engine_that_hangs_behind_its_api_is_ejected(fleet: Fleet) -> None:
     """Its API server counts tokens as fast as ever; nothing comes out of its engine."""
-    servers: list[SimServer] = await simulate(2)
-    penstock = await serve(
-        servers, health=DEFAULTS | {"deep": {"interval_s": 1, "timeout_s": 0.5, "fall": 2}}
+    servers, penstock = await fleet(
+        2, health=DEFAULTS | {"deep": {"interval_s": 1, "timeout_s": 0.5, "fall": 2}}
     )
     servers[0].faults.set("hang_before_headers", path="/v1/completions")
     async with Load(penstock, workers=4):
@@ -247,37 +141,8 @@ async def test_a_zombie_that_answers_for_its_engine_is_out(
         servers[0].drop_connections()
 
 
-async def test_a_server_with_a_key_of_its_own_serves(simulate: Simulate, serve: Serve) -> None:
-    """Its models are not told to us; clients have the key."""
-    (server,) = await simulate(1, api_key="k-1")
-    penstock = await serve([server], health=DEFAULTS)
-    await penstock.until(lambda listing: listing[0]["state"] == "ready", 5)
-    async with (
-        aiohttp.ClientSession(headers={"authorization": "Bearer k-1"}) as session,
-        session.post(f"{penstock.url}/v1/completions", json=BODY) as answer,
-    ):
-        assert answer.status == 200
-
-
-async def test_a_busy_backend_is_not_ill(simulate: Simulate, serve: Serve) -> None:
-    """503 from a full queue sends requests elsewhere for a second and ejects nobody."""
-    servers: list[SimServer] = await simulate(2)
-    penstock = await serve(servers, health=DEFAULTS)
-    servers[0].faults.set("busy")
-    async with Load(penstock) as load:
-        await penstock.until(lambda listing: listing[0]["requests_total"] >= 1, 10)
-        served = len(load.served)
-        await penstock.until(lambda _: len(load.served) > served + 50, 10)
-    assert load.errors == []
-    assert (await penstock.backends())[0]["failures_total"] == 0
-    assert await state_of(penstock) == "ready"
-
-
-async def test_a_failing_backend_is_out_and_the_last_one_serves_on(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers: list[SimServer] = await simulate(2)
-    penstock = await serve(servers, health=DEFAULTS)
+async def test_a_failing_backend_is_out_and_the_last_serves(fleet: Fleet) -> None:
+    servers, penstock = await fleet(2, health=DEFAULTS)
     servers[0].faults.set("cut_before_headers")
     async with Load(penstock) as load:
         await penstock.until(lambda listing: listing[0]["state"] == "ejected", 10)
@@ -295,35 +160,127 @@ async def test_a_failing_backend_is_out_and_the_last_one_serves_on(
     assert (await penstock.backends())[1]["state"] in ("ready", "suspect")
 
 
-async def test_requests_that_begin_during_a_scrape_are_nobody_elses(serve: Serve) -> None:
-    """An engine's gauges are read some time after they were asked for."""
-    asked, begun, read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+async def test_a_backend_that_fails_only_chats_is_ejected(fleet: Fleet) -> None:
+    """Behind one address, where all failures are one client's."""
+    servers, penstock = await fleet(3, health={"interval_s": 1})
 
-    async def metrics(_: web.Request) -> web.Response:
-        asked.set()
-        await begun.wait()
-        return web.Response(text='vllm:num_requests_running{engine="0"} 1.0\n')
+    async def keep_asking() -> None:
+        while True:
+            await ask(penstock, CHATS, max_tokens=2)
 
-    async def completions(_: web.Request) -> web.Response:
-        begun.set()
-        await read.wait()
-        return web.json_response({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]})
+    async with going_on(keep_asking()):
+        await penstock.until(lambda listing: listing[1]["requests_total"] > 5, 5)
+        servers[0].faults.set("internal_error", path=CHATS)
+        await penstock.until(lambda listing: listing[0]["state"] == "ejected", 10)
+    assert [each["state"] for each in await penstock.backends()][1:] == ["ready"] * 2
 
-    async def models(_: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "sim-model"}]})
 
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    app.router.add_post("/v1/completions", completions)
-    app.router.add_get("/{any:.*}", models)
-    async with TestServer(app) as server:
-        deep = {"interval_s": 600}
-        penstock = await serve([str(server.make_url("/"))], health={"timeout_s": 4, "deep": deep})
-        await asked.wait()
-        request = asyncio.create_task(ask(penstock, "/v1/completions"))
-        await penstock.until(lambda listing: listing[0]["engine"] is not None, 5)
-        (backend,) = await penstock.backends()
-        read.set()
-        assert backend["requests_in_flight"] == backend["engine"]["running"] == 1
-        assert backend["engine"]["hidden_requests"] == 0.0
-        assert (await request).status == 200
+async def test_requests_do_not_wait_for_an_engine_that_hangs(
+    simulate: Simulate, serve: Serve
+) -> None:
+    servers = await simulate(3)
+    deep = {"interval_s": 600, "timeout_s": 0.4}
+    penstock = await serve(servers, pool={"policy": "round_robin"}, health={"deep": deep})
+    servers[0].faults.set("hang_before_headers")
+    answers = await asyncio.gather(*[ask_long(penstock, number) for number in range(9)])
+    assert [got.status for got in answers] == [200] * 9
+    assert 'penstock_attempts_total{reason="hung"}' in await penstock.metrics()
+
+
+async def ask_long(penstock: Penstock, number: int) -> Answered:
+    """Patient enough for a look each five seconds."""
+    body = BODY | {"prompt": f"number {number}"}
+    async with asyncio.timeout(14):
+        return await ask_once(penstock, "/v1/completions", body)
+
+
+async def test_unreachable_and_unresolved_are_told_apart(simulate: Simulate, serve: Serve) -> None:
+    servers = await simulate(1)
+    with socket.socket() as sock:  # bound, but nobody listens
+        sock.bind(("127.0.0.1", 0))
+        urls = [
+            servers[0].url,
+            f"http://127.0.0.1:{sock.getsockname()[1]}",
+            "http://no-such-host.invalid:8000",
+        ]
+        penstock = await serve(urls, ready=1)
+        await penstock.until(
+            lambda listing: (
+                [each["reason"] for each in listing] == ["", "unreachable", "unresolved"]
+            ),
+            5,
+        )
+    assert {each["state"] for each in (await penstock.backends())[1:]} == {"starting"}
+    log = b"".join(penstock.log)
+    assert log.count(b"name=b1 reason=unreachable") == 1
+    assert log.count(b"name=b2 reason=unresolved") == 1
+
+
+async def test_many_backends_start_though_a_third_hang(
+    serve: Serve, raw_backends: RawBackends
+) -> None:
+    urls = [backend.url for backend in await raw_backends(80)]
+    with ExitStack() as stack:
+        for _ in range(40):  # the kernel takes their connections, and nobody answers
+            listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            urls.append(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        penstock = await serve(urls, ready=0, health={"interval_s": 0.2, "timeout_s": 1})
+        await penstock.until_ready(80, 15)
+        assert b"ejected" not in b"".join(penstock.log)
+
+
+REQUESTS = 150
+
+
+async def ask_many(penstock: Penstock) -> tuple[Counter[int], Counter[str]]:
+    statuses: Counter[int] = Counter()
+    backends: Counter[str] = Counter()
+    for number in range(REQUESTS):
+        got = await ask(penstock, prompt=f"number {number}", max_tokens=2, stream=True)
+        statuses[got.status] += 1
+        backends[got.header(b"x-penstock-backend").decode()] += 1
+    return statuses, backends
+
+
+async def test_a_backend_that_refuses_the_pools_key_is_out(fleet: Fleet) -> None:
+    servers, penstock = await fleet(
+        4, api_key="right", pool={"api_key": "right", "forward_authorization": "pool"}, health={}
+    )
+    servers[0].api_key = "another"
+    statuses, backends = await ask_many(penstock)
+    assert statuses == {200: REQUESTS}
+    assert backends["b0"] == 0
+    await penstock.until(
+        lambda listing: (listing[0]["state"], listing[0]["reason"]) == ("ejected", "refusing"), 5
+    )
+
+
+async def test_a_key_refused_from_the_start_is_reported(simulate: Simulate, serve: Serve) -> None:
+    right, other = await simulate(1, api_key="right"), await simulate(1, api_key="other")
+    penstock = await serve([*right, *other], ready=1, pool={"api_key": "right"})
+    await penstock.until(
+        lambda listing: (listing[1]["state"], listing[1]["reason"]) == ("starting", "refusing"), 5
+    )
+
+
+REFUSAL = b'{"error": {"message": "no", "type": "BadRequestError", "code": 400}}'
+EVENT = b"data: %b\n\n" % REFUSAL
+PAGE = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b"
+USELESS = {
+    "refusals": answer(REFUSAL, status=b"400 Bad Request"),
+    "login pages": PAGE % (b"200 OK", b"text/html", 5, b"login"),
+    "error events": PAGE % (b"200 OK", b"text/event-stream", len(EVENT), EVENT),
+    "odd failures": PAGE % (b"520 Odd", b"text/html", 2, b"no"),
+}
+
+
+@pytest.mark.parametrize("kind", USELESS)
+async def test_fast_useless_answers_attract_no_requests(
+    simulate: Simulate, serve: Serve, raw_backend: RawBackend, kind: str
+) -> None:
+    raw_backend.always = lambda _: (USELESS[kind],)
+    penstock = await serve([raw_backend, *await simulate(3)])
+    statuses, backends = await ask_many(penstock)
+    assert backends["b0"] <= 20
+    if kind == "odd failures":  # they go to another
+        assert (statuses, backends["b0"]) == ({200: REQUESTS}, 0)

@@ -13,6 +13,8 @@ from penstock.conf.document import read
 from tests.e2e.forked import run
 from tests.e2e.process import Penstock, Serve, Simulate
 
+pytestmark = pytest.mark.once
+
 KEY = "sk-0123456789abcdef"
 MESSAGES = [{"role": "user", "content": "Tell me of rivers."}]
 TEXT = expected(render(MESSAGES), 20)

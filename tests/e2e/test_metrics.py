@@ -1,6 +1,9 @@
 """What /metrics tells of a running fleet, and what nobody can make it tell."""
 
 import asyncio
+import re
+import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from time import time
 
@@ -8,23 +11,23 @@ import aiohttp
 import orjson
 import pytest
 from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.certificates import issue
-from tests.e2e.process import Serve, Simulate
-from tests.e2e.sim_process import SimProcess
-from tests.e2e.told import PROMPT, complete, samples_of, told, until
+from tests.e2e.process import ROOT, Fleet, Serve, Simulate, until
+from tests.e2e.request import fetch
+from tests.e2e.told import MIB, PROMPT, FakeExporter, complete, samples_of, told, until_told
 
 COSTS = {"cost_per_hour": 36_000.0}  # 10 a second
 
 
-async def test_requests_are_told_by_backend_and_model(simulate: Simulate, serve: Serve) -> None:
-    first, second = await simulate(2, profile="steady-50")
-    penstock = await serve([first, second], pool={"policy": "round_robin"})
+async def test_requests_are_counted_by_backend_and_model(fleet: Fleet) -> None:
+    (first, _), penstock = await fleet(2, profile="steady-50", pool={"policy": "round_robin"})
     first.faults.set("busy", times=1)
     async with aiohttp.ClientSession() as session:
         for _ in range(4):
             await complete(penstock, session, model="sim-model", stream=True)
-    found = await until(
+    found = await until_told(
         penstock,
         lambda found: bool(found.get("penstock_backend_engine_steps_total{backend=b1}")),
         10,
@@ -51,110 +54,74 @@ async def test_requests_are_told_by_backend_and_model(simulate: Simulate, serve:
     )
 
 
-async def test_whoever_invents_names_adds_no_series(simulate: Simulate, serve: Serve) -> None:
+async def test_invented_names_add_no_series(fleet: Fleet) -> None:
     """Models, paths, tenants, sessions and headers are the client's to choose."""
-    tenants = [{"name": "t", "keys": [{"key": "sk-" + "k" * 40}]}]
-    penstock = await serve(await simulate(2), tenants=tenants, limits={"connections": 500})
+    key = "sk-" + "k" * 40
+    _, penstock = await fleet(2, tenants=[{"name": "t", "keys": [{"key": key}]}])
     counts = []
     async with aiohttp.ClientSession() as session:
         for batch in range(3):
             for number in range(40):
                 name = f"evil-{batch}-{number}"
-                key = "sk-" + "k" * 40 if number % 2 else f"sk-{name}"
-                headers = {
-                    "authorization": f"Bearer {key}",
-                    "x-session-id": name,
-                    "x-penstock-tenant": name,
-                }
+                headers = {"authorization": f"Bearer {key if number % 2 else name}"}
+                headers |= {"x-session-id": name, "x-penstock-tenant": name}
+                body = PROMPT | {"model": name, "user": name, "priority": number}
                 for path in ("/v1/completions", f"/v1/{name}", "/v1/chat/completions"):
-                    asked = PROMPT | {"model": name, "user": name, "priority": number}
-                    async with session.post(
-                        penstock.url + path, json=asked, headers=headers
-                    ) as answer:
-                        await answer.read()
-            async with session.post(
-                f"{penstock.url}/v1/completions",
-                json=PROMPT,
-                headers={"authorization": "Bearer sk-" + "k" * 40},
-            ) as answer:
-                assert answer.status == 200
+                    await fetch(penstock.url + path, "POST", json=body, headers=headers)
+            session.headers["authorization"] = f"Bearer {key}"
+            assert await complete(penstock, session) == 200
             text = await penstock.metrics()
             assert "evil" not in text
             counts.append(len(samples_of(text)))
     assert counts[1] == counts[2]
 
 
-async def test_off_loopback_costs_are_told_only_to_who_has_a_token(
+async def test_off_loopback_costs_and_tenants_need_a_token(
     simulate: Simulate, serve: Serve
 ) -> None:
     admin = {"token": "sk-admin-token-1", "metrics_token": "sk-metrics-token-1"}
     penstock = await serve(
-        await simulate(1), admin=admin | {"host": "0.0.0.0", "port": 0}, pool=COSTS
+        await simulate(1),
+        admin=admin | {"host": "0.0.0.0", "port": 0},
+        pool=COSTS,
+        tenants=[{"name": "others", "keys": [{"key": "sk-others-91ab77"}]}],
     )
     texts = []
-    async with aiohttp.ClientSession() as session:
+    key = {"authorization": "Bearer sk-others-91ab77"}
+    async with aiohttp.ClientSession(headers=key) as session:
         assert await complete(penstock, session) == 200
+    await penstock.lines(1)  # it is counted
+    async with aiohttp.ClientSession() as session:
         for token in ("", "wrong", *admin.values()):
             headers = {"authorization": f"Bearer {token}"} if token else {}
             async with session.get(f"{penstock.admin_url}/metrics", headers=headers) as answer:
                 texts.append(await answer.text())
-    assert ["penstock_cost" in text for text in texts] == [False, False, True, True]
+    for series in (
+        "penstock_cost",
+        'penstock_tenant_requests_total{model="sim-model",tenant="others"}',
+    ):
+        assert [series in text for text in texts] == [False, False, True, True]
 
 
-async def test_a_reload_changes_what_a_pool_costs_from_then_on(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(2), pool=COSTS)
+async def test_a_reload_changes_a_pools_cost(fleet: Fleet) -> None:
+    _, penstock = await fleet(2, pool=COSTS)
     before = await told(penstock)
     assert "penstock_cost_per_1k_tokens{pool=default}" not in before
     assert 20.0 <= before["penstock_cost_total{pool=default}"] < 2_000.0
     async with aiohttp.ClientSession() as session:
         assert await complete(penstock, session) == 200
-    found = await told(penstock)
-    tokens = sum(
-        found[f"penstock_{kind}_tokens_total{{pool=default}}"] for kind in ("prompt", "completion")
-    )
-    price, total = (
-        found[f"penstock_cost_{name}{{pool=default}}"] for name in ("per_1k_tokens", "total")
-    )
-    assert price == pytest.approx(1_000 * total / tokens, rel=0.01)
+    assert (await told(penstock))["penstock_cost_per_1k_tokens{pool=default}"] > 0
     pool = orjson.loads(penstock.config.read_bytes())["pools"][0]
-    assert (await penstock.reload(pools=[pool | {"cost_per_hour": -1}]))[0] == 422
     read = "penstock_config_reload_success_timestamp_seconds{}"
-    assert (await told(penstock))[read] == before[read]
-    assert (await penstock.reload(pools=[pool | {"cost_per_hour": 0}]))[0] == 200
-    first = (await told(penstock))["penstock_cost_total{pool=default}"]
-    assert (await told(penstock))["penstock_cost_total{pool=default}"] == first > total
-    assert (await penstock.reload(pools=[pool | {"cost_per_hour": None}]))[0] == 200
-    last = await told(penstock)
-    assert last[read] > before[read]
-    assert last["penstock_cost_total{pool=default}"] == first
-    assert "penstock_cost_per_1k_tokens{pool=default}" not in last
+    for cost, status in ((-1, 422), (0, 200), (None, 200)):
+        assert (await penstock.reload(pools=[pool | {"cost_per_hour": cost}]))[0] == status
+        found = await told(penstock)
+        assert (found[read] > before[read]) == (status == 200)
+    assert found["penstock_cost_total{pool=default}"] > before["penstock_cost_total{pool=default}"]
+    assert "penstock_cost_per_1k_tokens{pool=default}" not in found
 
 
-async def test_a_start_is_timed_from_its_first_sign_to_its_first_token(serve: Serve) -> None:
-    server = SimProcess("--profile", "instant")
-    await server.start()
-    try:
-        penstock = await serve([server.url])
-        name = "penstock_backend_cold_start_seconds{backend=b0}"
-        async with aiohttp.ClientSession() as session:
-            assert await complete(penstock, session) == 200
-            # It was ready before it was looked at, unless its first probe was late.
-            before_s = (await told(penstock)).get(name)
-            await server.kill()
-            await penstock.until(lambda listing: listing[0]["state"] == "ejected", 5)
-            await server.start()
-            await penstock.until(lambda listing: listing[0]["state"] in ("ready", "warming"), 10)
-            assert await complete(penstock, session) == 200
-        start_s = (await told(penstock))[name]
-        assert 0.0 < start_s < 60.0
-        assert start_s != before_s
-    finally:
-        await server.kill()
-
-
-async def test_the_end_of_own_certificates_is_told(
+async def test_the_expiry_of_certificates_is_exported(
     simulate: Simulate, serve: Serve, tmp_path: Path
 ) -> None:
     files = issue(tmp_path)
@@ -171,7 +138,7 @@ def end_of(cert: Path) -> float:
     return x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc.timestamp()
 
 
-async def test_a_long_text_is_whole_for_slow_readers_too(serve: Serve) -> None:
+async def test_a_long_exposition_is_whole_for_slow_readers(serve: Serve) -> None:
     backends = [{"name": f"gpu-{i}", "url": "http://127.0.0.1:1"} for i in range(300)]
     penstock = await serve([], pool={"backends": backends}, ready=0)
     async with aiohttp.ClientSession() as session:
@@ -190,3 +157,141 @@ async def test_a_long_text_is_whole_for_slow_readers_too(serve: Serve) -> None:
         await asyncio.sleep(0.001)
     writer.close()
     assert len(got.partition(b"\r\n\r\n")[2]) > 150_000
+
+
+NAMES = {
+    "penstock_requests_total": {"pool", "backend", "code"},
+    "penstock_request_duration_seconds_bucket": {"pool", "le"},
+    "penstock_time_to_first_token_seconds_bucket": {"pool", "le"},
+    "penstock_inter_token_latency_seconds_bucket": {"pool", "le"},
+    "penstock_overhead_seconds_bucket": {"le"},
+    "penstock_event_loop_lag_seconds_bucket": {"le"},
+    "penstock_token_estimate_error_ratio_bucket": {"le"},
+    "penstock_backend_queued_prefill_tokens": {"backend"},
+    "penstock_backend_active_decode_tokens": {"backend"},
+    "penstock_backend_requests_in_flight": {"backend"},
+    "penstock_backend_state": {"backend", "state"},
+    "penstock_prompt_tokens_total": {"pool"},
+    "penstock_completion_tokens_total": {"pool"},
+    "penstock_cached_tokens_total": {"pool"},
+    "penstock_attempts_total": {"reason"},
+    "penstock_client_aborts_total": {"phase"},
+    "penstock_stream_failures_total": {"reason"},
+    "penstock_build_info": {"version", "build"},
+}
+
+
+async def test_metrics_count_what_happened(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(profile="steady-50")
+    async with aiohttp.ClientSession() as session:
+        for stream in (True, True, False):
+            assert await complete(penstock, session, stream=stream) == 200
+        assert await complete(penstock, session, model="none") == 404
+        assert await complete(penstock, session, "/nowhere") == 404
+        server.faults.set("cut_mid_stream", tokens=2, times=1)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await complete(penstock, session, stream=True)
+        server.faults.set("hang_before_headers", times=1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(complete(penstock, session), 0.05)
+    families = list(text_string_to_metric_families(await penstock.metrics()))
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    labels = {sample.name: set(sample.labels) for f in families for sample in f.samples}
+    for name, expected in NAMES.items():
+        assert labels.get(name) == expected, name
+    reference = (ROOT / "docs" / "metrics.md").read_text()
+    for family in families:
+        assert re.search(rf"`{family.name}(_total|_info)?`", reference), family.name
+    pool = ("pool", "default")
+    served = ("penstock_requests_total", ("backend", "b0"))
+    assert samples[*served, ("code", "200"), pool] == 4
+    assert samples[*served, ("code", "499"), pool] == 1
+    unserved = sum(value for key, value in samples.items() if ("code", "404") in key)
+    assert unserved == 2
+    assert samples["penstock_completion_tokens_total", pool] == 12
+    assert samples["penstock_prompt_tokens_total", pool] == 3 * 4
+    assert samples["penstock_time_to_first_token_seconds_count", pool] == 3
+    assert samples["penstock_inter_token_latency_seconds_count", pool] >= 4  # those read apart
+    assert samples["penstock_attempts_total", ("reason", "ok")] == 3
+    assert samples["penstock_stream_failures_total", ("reason", "cut")] == 1
+    assert samples["penstock_client_aborts_total", ("phase", "prefill")] == 1
+    state = ("penstock_backend_state", ("backend", "b0"))
+    assert samples[*state, ("state", "ready")] == 1
+    assert samples[*state, ("state", "ejected")] == 0
+    for gauge in ("queued_prefill_tokens", "active_decode_tokens", "requests_in_flight"):
+        assert samples[f"penstock_backend_{gauge}", ("backend", "b0")] == 0
+
+
+@pytest.fixture
+async def exporter() -> AsyncIterator[FakeExporter]:
+    fake = FakeExporter()
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+async def test_gpu_metrics_are_shown(
+    simulate: Simulate, serve: Serve, exporter: FakeExporter
+) -> None:
+    (server,) = await simulate()
+    exporter.tell(42.0)
+    backend = {"name": "b0", "url": server.url, "gpu_metrics_url": exporter.url}
+    penstock = await serve([server], pool={"backends": [backend], "api_key": "sk-pool-key"})
+    name = "penstock_backend_gpu_utilization_ratio{backend=b0}"
+    found = await until_told(penstock, lambda found: name in found, 5)
+    assert found[name] == 0.42
+    assert found["penstock_backend_gpu_memory_used_bytes{backend=b0}"] == 70_000 * MIB
+    assert found["penstock_backend_gpu_memory_free_bytes{backend=b0}"] == 1_000 * MIB
+    assert all(head.startswith(b"GET /metrics HTTP/1.1\r\n") for head in exporter.asked)
+    assert not any(b"sk-pool-key" in head for head in exporter.asked)
+    pool = orjson.loads(penstock.config.read_bytes())["pools"][0]
+    plain = {"name": "b0", "url": server.url}
+    assert (await penstock.reload(pools=[pool | {"backends": [plain]}]))[0] == 200
+    assert name not in await told(penstock)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "timeout"),
+        (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "status_404"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nup 1\n", "no_gpus"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (2 * MIB), "too_large"),
+        (b"nonsense", "unreachable"),
+    ],
+)
+async def test_a_broken_exporter_harms_no_backend(
+    simulate: Simulate, serve: Serve, exporter: FakeExporter, answer: bytes | None, reason: str
+) -> None:
+    (server,) = await simulate()
+    exporter.answer = answer
+    backend = {"name": "b0", "url": server.url, "gpu_metrics_url": exporter.url}
+    penstock = await serve([server], pool={"backends": [backend]})
+    line = f"GPU metrics cannot be read name=b0 reason={reason}".encode()
+    await until(lambda: any(line in each for each in penstock.log), 8)
+    (listed,) = await penstock.backends()
+    assert (listed["state"], listed["last_probe"]["live"]["passed"]) == ("ready", True)
+    async with aiohttp.ClientSession() as session:
+        assert await complete(penstock, session) == 200
+    log = b"".join(penstock.log)
+    assert log.count(b"GPU metrics") == 1
+    assert exporter.url.encode() not in log
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
+async def test_promtool_finds_no_fault(fleet: Fleet) -> None:
+    _, penstock = await fleet()
+    async with aiohttp.ClientSession() as session:
+        assert await complete(penstock, session, stream=True) == 200
+    process = await asyncio.create_subprocess_exec(
+        *("promtool", "check", "metrics"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await process.communicate((await penstock.metrics()).encode())
+    assert (process.returncode, out.decode()) == (0, "")

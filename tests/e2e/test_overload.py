@@ -1,30 +1,24 @@
 """The proxy at its own limits: it sheds early and says so, stays reachable, and recovers."""
 
 import asyncio
-import gc
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, cast
 
 import aiohttp
 import orjson
 import pytest
 
-from penstock.proxy.app import App
 from penstock.proxy.data.clients import EXCESS_MAX
-from penstock.proxy.reload.source import Source
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.wire import Answer, Client, Guard, request
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.wire import PROMPT, Answer, Client, Guard, request
 
 HEALTH = request(method=b"GET", path=b"/health", body=None)
 MIB = 2**20
-LONG = orjson.dumps({"prompt": "long", "max_tokens": 250})  # some seconds at 50 tokens/s
+LONG = orjson.dumps({"prompt": "long", "max_tokens": 150})  # three seconds at 50 tokens/s
 
 
 @pytest.fixture(autouse=True)
@@ -57,10 +51,7 @@ def cpu_s(penstock: Penstock) -> float:
     return time.clock_gettime((~penstock.process.pid << 3) | 2)
 
 
-# Connections ------------------------------------------------------------------------------------
-
-
-async def test_one_too_many_is_told_in_its_own_shape_and_hears_of_the_fleet(guard: Guard) -> None:
+async def test_one_connection_too_many_is_refused(guard: Guard) -> None:
     server, penstock = await guard(limits={"connections": 2})
     first, second = [await Client.open(penstock, request()) for _ in range(2)]
     for client in (first, second):
@@ -90,7 +81,7 @@ async def test_one_too_many_is_told_in_its_own_shape_and_hears_of_the_fleet(guar
     assert (await waiting.answer()).status == 200
 
 
-async def test_one_too_many_does_not_wait_long(guard: Guard) -> None:
+async def test_excess_connections_do_not_wait_long(guard: Guard) -> None:
     """Silent, or slow with its head: told within the second that it is given."""
     _, penstock = await guard("steady-50", limits={"connections": 1})
     await Client.open(penstock, request(body=LONG))  # a silent one would give way
@@ -103,7 +94,7 @@ async def test_one_too_many_does_not_wait_long(guard: Guard) -> None:
         assert await client.rest(3.0) == b""
 
 
-async def test_far_too_many_are_turned_away(guard: Guard) -> None:
+async def test_far_too_many_connections_are_turned_away(guard: Guard) -> None:
     """More than are read at all: each gets a word and an end, and none stays."""
     _, penstock = await guard("steady-50", limits={"connections": 4})
     inside = [await Client.open(penstock, request(body=LONG)) for _ in range(4)]
@@ -122,40 +113,26 @@ async def test_far_too_many_are_turned_away(guard: Guard) -> None:
     assert shed in await penstock.metrics()
 
 
-# Memory and lag ---------------------------------------------------------------------------------
-
-
-async def test_short_of_memory_new_requests_are_shed_by_their_head(
-    serve: Serve, simulate: Simulate
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], limits={"memory_bytes": 16 * MIB})  # it holds more than that
-    await asyncio.sleep(0.4)
-    client = await Client.open(penstock, request())
-    assert_shed(await client.answer())
-    assert await client.rest() == b""
+async def test_without_memory_requests_are_refused_early(fleet: Fleet, serve: Serve) -> None:
+    (server,), penstock = await fleet(limits={"memory_bytes": 16 * MIB})  # it holds more than that
+    await penstock.until_logged("overloaded, refusing new requests reason=memory")
+    assert_shed(await asked(penstock))
     # By the head alone: nobody is asked for a body.
     expecting = request(b"Expect: 100-continue", b"Content-Length: 9", body=b"")
     assert_shed(await asked(penstock, expecting))
     assert (await asked(penstock, HEALTH)).status == 200
     models = request(method=b"GET", path=b"/v1/models", body=None)
     assert (await asked(penstock, models)).status == 200
-    async with aiohttp.ClientSession() as session:
-        async with session.get(penstock.admin_url + "/livez") as answer:
-            assert answer.status == 200
-        async with session.get(penstock.admin_url + "/readyz") as answer:  # it can never serve
-            assert (answer.status, await answer.json()) == (503, {"status": "memory"})
+    assert (await penstock.ask_admin("/livez"))[0] == 200
+    assert await penstock.ask_admin("/readyz") == (503, {"status": "memory"})  # it can never serve
     assert any(b"the memory limit is too small" in each for each in penstock.log)
     assert not any(each.method == "POST" and b"canary" in each.body for each in server.seen)
     metrics = await penstock.metrics()
     assert 'penstock_shed_total{priority="0",reason="memory"} 2.0' in metrics
     assert 'penstock_overload{reason="memory"} 1.0' in metrics
-    assert any(b"overloaded, refusing new requests reason=memory" in each for each in penstock.log)
 
 
-async def test_memory_that_is_given_back_opens_the_door_again(
-    serve: Serve, simulate: Simulate
-) -> None:
+async def test_freed_memory_admits_requests_again(serve: Serve, simulate: Simulate) -> None:
     """Bodies on their way fill it; they are refused too, and once they are gone it is as before."""
     servers = await simulate()
     idle_bytes = (await serve(servers)).resident_bytes
@@ -175,11 +152,7 @@ async def test_memory_that_is_given_back_opens_the_door_again(
     done, _ = await asyncio.wait(refused, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     assert_shed(next(iter(done)).result())
     assert penstock.resident_bytes < limit_bytes
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(penstock.admin_url + "/readyz") as readiness,
-    ):
-        assert readiness.status == 200
+    assert (await penstock.ask_admin("/readyz"))[0] == 200
     for client in clients:
         client.close()
     for task in refused:
@@ -191,69 +164,8 @@ async def test_memory_that_is_given_back_opens_the_door_again(
             await asyncio.sleep(0.1)
 
 
-async def test_a_pause_is_no_overload(serve: Serve, simulate: Simulate) -> None:
-    """Nor is a machine that others keep busy: what is late waits, but is not refused."""
-    penstock = await serve(await simulate())
-    for _ in range(3):
-        penstock.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(0.8)
-        penstock.process.send_signal(signal.SIGCONT)
-        assert (await asked(penstock)).status == 200
-
-
-def spin(work_s: float) -> None:
-    """Keep the loop's thread at work."""
-    ends_s = time.thread_time() + work_s
-    while time.thread_time() < ends_s:
-        pass
-
-
-@pytest.mark.alone
-async def test_a_loop_that_lags_sheds_and_soon_serves_again(
-    simulate: Simulate,
-) -> None:
-    """In this process, where its loop can be kept busy."""
-    thresholds = gc.get_threshold()  # of this process: the app sets its own
-    (server,) = await simulate()
-    given = {"backends": [server.url], "listen.port": 0, "admin.port": 0, "log.access": False}
-    source = Source(None, {}, given)
-    app = App(source, source.load())
-    await app.start()
-    try:
-        penstock = Penstock(cast(Any, None), app.port, app.admin_port)
-        await penstock.until_ready(1)
-        assert (await asked(penstock)).status == 200
-        for _ in range(5):
-            spin(0.6)
-            await asyncio.sleep(0.001)
-        assert_shed(await asked(penstock))
-        assert (await asked(penstock, HEALTH)).status == 200
-        assert app.plane.metrics.shed["lag", "0"] == 1
-        async with asyncio.timeout(20):
-            while (await asked(penstock)).status != 200:
-                await asyncio.sleep(0.1)
-    finally:
-        await app.close()
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)
-
-
-async def test_a_retry_that_cannot_help_is_not_asked_for(guard: Guard) -> None:
-    _, penstock = await guard(limits={"body_bytes": 2048})
-    for raw in (request(b"Content-Length: 2049", body=b""), request(b"x: " + b"x" * 70_000)):
-        answer = await asked(penstock, raw)
-        assert answer.status in (413, 431)
-        assert answer.headers["x-should-retry"] == "false"
-        assert "retry-after" not in answer.headers
-
-
-# Descriptors ------------------------------------------------------------------------------------
-
-
-async def test_fewer_descriptors_than_needed_mean_fewer_clients(
-    serve: Serve, simulate: Simulate
-) -> None:
-    penstock = await serve(await simulate(), descriptors=300)
+async def test_few_descriptors_mean_fewer_clients(fleet: Fleet) -> None:
+    _, penstock = await fleet(descriptors=300)
     warnings = [each for each in penstock.log if b"descriptors are too few" in each]
     (warning,) = warnings
     assert b"limits.connections=10000 allows more" in warning
@@ -275,27 +187,6 @@ async def test_fewer_descriptors_than_needed_mean_fewer_clients(
     assert not any(b"Too many open files" in each for each in penstock.log)
 
 
-async def test_too_few_descriptors_for_anybody_is_said_at_the_start(tmp_path: Path) -> None:
-    script = 'ulimit -n 64; exec "$@"'
-    command = [
-        sys.executable,
-        "-m",
-        "proxy",
-        "serve",
-        "--port",
-        "0",
-        "--backend",
-        "http://127.0.0.1:9",
-    ]
-    process = await asyncio.create_subprocess_exec(
-        "sh", "-c", script, "sh", *command, stderr=asyncio.subprocess.PIPE
-    )
-    _, said = await process.communicate()
-    assert process.returncode == 1
-    assert b"64 file descriptors are too few to serve anybody; raise the limit to" in said
-    assert b"Traceback" not in said
-
-
 def take_descriptors(penstock: Penstock) -> None:
     """From now on the process may open no more."""
     taken = {int(each) for each in os.listdir(f"/proc/{penstock.process.pid}/fd")}
@@ -307,29 +198,13 @@ def give_descriptors(penstock: Penstock, limit: int) -> None:
     resource.prlimit(penstock.process.pid, resource.RLIMIT_NOFILE, (limit, hard))
 
 
-async def test_connections_to_the_admin_port_take_no_descriptors_from_probes_and_clients(
-    serve: Serve, simulate: Simulate
-) -> None:
-    health = {"interval_s": 0.5, "timeout_s": 0.5}
-    penstock = await serve(await simulate(2), descriptors=300, health=health)
-    hogs = [await asyncio.open_connection("127.0.0.1", penstock.admin_port) for _ in range(400)]
-    for _, writer in hogs[::2]:
-        writer.write(b"GET /liv")
-    for _ in range(10):
-        assert (await asked(penstock)).status == 200
-        await asyncio.sleep(0.1)
-    assert [each["state"] for each in await penstock.backends()] == ["ready", "ready"]
-    for _, writer in hogs:
-        writer.transport.abort()
-
-
 def lacking(penstock: Penstock) -> list[bytes]:
     return [line for line in penstock.log if b"backends cannot be asked" in line]
 
 
-async def test_without_descriptors_probes_accuse_nobody(serve: Serve, simulate: Simulate) -> None:
+async def test_without_descriptors_no_backend_is_blamed(fleet: Fleet) -> None:
     health = {"interval_s": 0.1, "timeout_s": 0.1}
-    penstock = await serve(await simulate(2), descriptors=300, health=health)
+    _, penstock = await fleet(2, descriptors=300, health=health)
     async with asyncio.timeout(20):  # until a probe has needed a new connection
         while not lacking(penstock):
             take_descriptors(penstock)  # again: some that were counted were closed since
@@ -342,11 +217,9 @@ async def test_without_descriptors_probes_accuse_nobody(serve: Serve, simulate: 
     assert not any(b"backend ejected" in line or b"suspect" in line for line in penstock.log)
 
 
-async def test_without_descriptors_it_neither_spins_nor_dies(
-    serve: Serve, simulate: Simulate
-) -> None:
+async def test_without_descriptors_it_neither_spins_nor_dies(fleet: Fleet) -> None:
     """Whoever took them: what cannot be accepted is closed."""
-    penstock = await serve(await simulate(), descriptors=300)
+    _, penstock = await fleet(descriptors=300)
     take_descriptors(penstock)
     began_s = cpu_s(penstock)
     late = [await Client.open(penstock, request()) for _ in range(20)]
@@ -365,11 +238,10 @@ async def test_without_descriptors_it_neither_spins_nor_dies(
     assert len(await penstock.backends()) == 1
 
 
-async def test_a_dial_without_descriptors_is_no_fault_of_the_backends(
-    serve: Serve, simulate: Simulate
-) -> None:
-    (server,) = await simulate(keep_alive_s=0.2)
-    penstock = await serve([server], descriptors=300, health={"interval_s": 60, "timeout_s": 5})
+async def test_a_dial_without_descriptors_blames_nobody(fleet: Fleet) -> None:
+    _, penstock = await fleet(
+        keep_alive_s=0.2, descriptors=300, health={"interval_s": 60, "timeout_s": 5}
+    )
     client = await Client.open(penstock)
     await asyncio.sleep(0.5)  # the connections of the first probes are gone
     take_descriptors(penstock)
@@ -380,3 +252,142 @@ async def test_a_dial_without_descriptors_is_no_fault_of_the_backends(
     (backend,) = await penstock.backends()
     assert (backend["state"], backend["failures_total"]) == ("ready", 0)
     assert 'shed_total{priority="0",reason="descriptors"} 1.0' in await penstock.metrics()
+
+
+async def test_all_bodies_together_are_limited(guard: Guard) -> None:
+    server, penstock = await guard(limits={"body_bytes": 2048, "bodies_bytes": 4096})
+    body = orjson.dumps({"prompt": PROMPT + " " * 1900, "max_tokens": 1})
+    half = request(b"Content-Length: 2048", body=body)[:-10]
+    waiting = [await Client.open(penstock, half) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    # By its declared length alone, before a byte of it is asked for.
+    declared = request(b"Expect: 100-continue", b"Content-Length: 2048", body=b"")
+    for raw in (request(body=body), declared):
+        answer = await asked(penstock, raw)
+        assert (answer.status, answer.code) == (429, "overloaded")
+        assert answer.headers["retry-after"] == "1"
+    for each in waiting:
+        each.close()
+    await asyncio.sleep(0.05)
+    assert not server.seen
+    client = await Client.open(penstock)
+    for _ in range(4):  # what is answered is given back
+        client.send(request(body=body))
+        assert (await client.answer()).status == 200
+
+
+async def test_empty_lines_buy_no_time(guard: Guard) -> None:
+    """One is skipped before a request; a client that goes on with them asks for nothing."""
+    limits = {"client_head_s": 0.3, "client_idle_s": 0.4}
+    _, penstock = await guard(timeouts=limits)
+    client = await Client.open(penstock, b"\r\n" + request())
+    assert (await client.answer()).status == 200
+    client.send(b"\r\n" + request())
+    assert (await client.answer()).status == 200
+    began_s = time.monotonic()
+    client = await Client.open(penstock)
+    rest = asyncio.create_task(client.rest(5.0))
+    while not rest.done():
+        for byte in (b"\r", b"\n"):
+            client.send(byte)
+            await asyncio.sleep(0.05)
+    assert await rest is not None
+    assert time.monotonic() - began_s < 3.0
+
+
+async def test_a_slow_body_is_cut_and_a_moving_one_is_not(guard: Guard) -> None:
+    server, penstock = await guard(timeouts={"client_body_s": 0.2})
+    body = orjson.dumps({"prompt": PROMPT + " " * 5_000, "max_tokens": 1})
+    raw = request(body=body)
+    head = len(raw) - len(body)
+    client = await Client.open(penstock, raw[:head])
+    for start in range(head, len(raw), 300):  # some 7 KB a second for 0.7 s
+        client.send(raw[start : start + 300])
+        await asyncio.sleep(0.04)
+    assert (await client.answer()).status == 200
+    client = await Client.open(penstock, raw[:head])
+    answer = asyncio.create_task(client.answer())
+    for start in range(head, head + 30):
+        client.send(raw[start : start + 1])
+        await asyncio.sleep(0.04)
+        if answer.done():
+            break
+    assert (await answer).status == 408
+    assert len(server.seen) == 1
+
+
+STREAM = {"model": "sim-model", "prompt": "on and on", "max_tokens": 200, "stream": True}
+PLAIN = STREAM | {"stream": False}
+# Of several, one falls where timers come before what was received.
+PAUSES = 3
+PAUSED_S = 1.3  # more than any limit here
+
+
+@pytest.mark.alone
+async def test_a_pause_of_the_process_breaks_no_stream(fleet: Fleet) -> None:
+    _, penstock = await fleet(
+        2,
+        profile="steady-50",
+        timeouts={"idle_s": 1, "first_byte_s": 1, "client_stall_s": 1, "client_idle_s": 1},
+        health={"interval_s": 0.1, "timeout_s": 0.1, "fall": 1, "deep": {"interval_s": 0.2}},
+    )
+    speeds = [backend["decode_step_ms"] for backend in await penstock.backends()]
+    ends: list[str] = []
+    begun = asyncio.Semaphore(0)
+
+    async def stream(session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{penstock.url}/v1/completions", json=STREAM) as answer:
+            text = b""
+            async for line in answer.content:
+                if not text:
+                    begun.release()
+                text += line
+        ends.append(text[-14:].decode())
+
+    async def plain(session: aiohttp.ClientSession) -> None:
+        begun.release()
+        async with session.post(f"{penstock.url}/v1/completions", json=PLAIN) as answer:
+            await answer.read()
+            ends.append(str(answer.status))
+
+    async with aiohttp.ClientSession() as session:
+        tasks = [asyncio.create_task(stream(session)) for _ in range(12)]
+        tasks += [asyncio.create_task(plain(session)) for _ in range(4)]
+        for _ in tasks:
+            await begun.acquire()
+        for _ in range(PAUSES):
+            penstock.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(PAUSED_S)
+            penstock.process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.4)
+        await asyncio.gather(*tasks)
+    after = await penstock.backends()
+    assert [backend["failures_total"] for backend in after] == [0, 0]
+    # All have been through a pause, so how long they took says nothing.
+    assert [backend["decode_step_ms"] for backend in after] == speeds
+    log = b"".join(penstock.log)
+    assert sorted(ends) == ["200"] * 4 + ["data: [DONE]\n\n"] * 12, ends
+    assert b"the process was not running" in log
+    assert b"backend ejected" not in log, log.decode()
+
+
+@pytest.mark.alone
+async def test_a_pause_fails_no_dial(fleet: Fleet) -> None:
+    """The timer of 0.3 s comes before what was received, unless it waits for that."""
+    _, penstock = await fleet(1, timeouts={"connect_s": 0.3})
+    statuses: list[int] = []
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{penstock.url}/v1/completions", json=PLAIN) as answer:
+            statuses.append(answer.status)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        for _ in range(PAUSES):
+            tasks = [asyncio.create_task(ask(session)) for _ in range(60)]
+            await asyncio.sleep(0.02)
+            penstock.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.8)
+            penstock.process.send_signal(signal.SIGCONT)
+            await asyncio.gather(*tasks)
+    assert statuses == [200] * len(statuses)
+    assert len(statuses) == 60 * PAUSES

@@ -1,17 +1,22 @@
 """The page's paths, as a running process serves them: the stream, sessions, and who may write."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import orjson
 import pytest
 
-from tests.e2e.process import Penstock, Serve, Simulate
+from penstock.bench.meter import cpu_ns
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
 from tests.e2e.request import BODIES
+from tests.e2e.traffic import going_on
+
+pytestmark = pytest.mark.once
 
 ADMIN, VIEW = "an-admin-token-of-32-characters!", "a-readers-token-of-32-characters"
 TOKENS = {"host": "127.0.0.1", "port": 0, "token": ADMIN, "view_token": VIEW}
@@ -55,8 +60,8 @@ async def status_of(
         return answer.status, told["error"]["code"] if "error" in told else ""
 
 
-async def test_the_stream_tells_what_the_other_paths_tell(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(2), slo=[{"ttft_s": {"p95": 1}}])
+async def test_the_stream_agrees_with_the_other_paths(fleet: Fleet) -> None:
+    _, penstock = await fleet(2, slo=[{"ttft_s": {"p95": 1}}])
     async with browser(penstock) as session:
         async with session.post(
             f"{penstock.url}/v1/completions", json=BODIES["/v1/completions"] | {"stream": True}
@@ -81,20 +86,8 @@ async def test_the_stream_tells_what_the_other_paths_tell(simulate: Simulate, se
         assert "url" not in row
 
 
-async def test_ten_viewers_get_the_same_bytes(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate())
-    async with aiohttp.ClientSession(penstock.admin_url) as session:
-        streams = [await session.get("/api/v1/events") for _ in range(10)]
-        for _ in range(2):
-            await asyncio.gather(*(event(each) for each in streams))
-        seen = [{(await event(each))["at"] for _ in range(2)} for each in streams]
-        assert len(set.union(*seen)) <= 3  # the same moments: one rendering for all
-        for each in streams:
-            each.close()
-
-
-async def test_an_address_has_a_bounded_number_of_viewers(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate())
+async def test_viewers_per_address_are_bounded(fleet: Fleet) -> None:
+    _, penstock = await fleet()
     async with aiohttp.ClientSession(penstock.admin_url) as session:
         streams = [await session.get("/api/v1/events") for _ in range(16)]
         assert [each.status for each in streams] == [200] * 16
@@ -110,7 +103,7 @@ async def test_an_address_has_a_bounded_number_of_viewers(simulate: Simulate, se
 
 
 @pytest.mark.timeout(120)
-async def test_a_viewer_that_takes_nothing_is_dropped(simulate: Simulate, serve: Serve) -> None:
+async def test_a_viewer_that_reads_nothing_is_dropped(simulate: Simulate, serve: Serve) -> None:
     servers = await simulate()
     backends = [{"name": f"b{number}", "url": servers[0].url} for number in range(150)]
     penstock = await serve(
@@ -119,16 +112,14 @@ async def test_a_viewer_that_takes_nothing_is_dropped(simulate: Simulate, serve:
     reader, writer = await asyncio.open_connection("127.0.0.1", penstock.admin_port, limit=1)
     writer.write(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
     before = penstock.resident_bytes
-    async with asyncio.timeout(60):
-        while not any(b"took nothing" in line for line in penstock.log):
-            await asyncio.sleep(0.2)
+    await until(lambda: any(b"took nothing" in line for line in penstock.log), 60)
     assert penstock.resident_bytes - before < 32 * 1024 * 1024
     writer.close()
     del reader
 
 
-async def test_shutdown_ends_the_stream(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate())
+async def test_shutdown_ends_the_stream(fleet: Fleet) -> None:
+    _, penstock = await fleet()
     async with (
         aiohttp.ClientSession(penstock.admin_url) as session,
         session.get("/api/v1/events") as stream,
@@ -140,10 +131,8 @@ async def test_shutdown_ends_the_stream(simulate: Simulate, serve: Serve) -> Non
         assert await stopping == 0
 
 
-async def test_a_session_needs_a_token_and_its_cookie_is_kept_from_scripts(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+async def test_sessions_need_a_token(fleet: Fleet) -> None:
+    _, penstock = await fleet(admin=TOKENS, ready=0, at_rest=False)
     async with browser(penstock) as session:
         for path in ("/api/v1/events", "/api/v1/backends"):
             assert await status_of(session, "GET", path) == (401, "unauthorized")
@@ -183,40 +172,32 @@ async def test_a_session_needs_a_token_and_its_cookie_is_kept_from_scripts(
     assert cookie.partition("=")[2][:43] not in log
 
 
-async def test_readers_read_everything_and_change_nothing(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+async def test_readers_change_nothing(fleet: Fleet) -> None:
+    _, penstock = await fleet(admin=TOKENS, ready=0, at_rest=False)
     bearer = {"authorization": f"Bearer {VIEW}"}
     paths = ("backends", "proxy", "verdict", "queue", "slo", "requests", "tenants", "config")
     async with browser(penstock, VIEW) as session:
-        async with session.get("/ui/session") as answer:
-            assert (await answer.json())["access"] == "view"
+        async with session.get("/ui/session") as got:
+            assert (await got.json())["access"] == "view"
         async with aiohttp.ClientSession(penstock.admin_url) as program:
-            for path in paths:
-                assert (await status_of(session, "GET", f"/api/v1/{path}"))[0] == 200
-                assert (await status_of(program, "GET", f"/api/v1/{path}", headers=bearer))[
-                    0
-                ] == 200
-            for path in ("backends/b0/drain", "backends/b0/maint", "backends/b0/ready", "reload"):
-                headers = page_headers(penstock)
-                refused = (403, "forbidden")
-                assert (
-                    await status_of(session, "POST", f"/api/v1/{path}", headers=headers) == refused
-                )
-                got = await status_of(program, "POST", f"/api/v1/{path}", headers=bearer)
-                assert got == refused
+            changes = ("backends/b0/drain", "backends/b0/maint", "backends/b0/ready", "reload")
+            page = page_headers(penstock)
+            asked: Any = (("GET", paths, {}, 200), ("POST", changes, page, 403))
+            for method, each, own, answer in asked:
+                for path in (f"/api/v1/{name}" for name in each):
+                    assert (await status_of(session, method, path, headers=own))[0] == answer
+                    assert (await status_of(program, method, path, headers=bearer))[0] == answer
             explain = {"json": BODIES["/v1/completions"], "headers": bearer}
             assert (await status_of(program, "POST", "/api/v1/explain", **explain))[0] == 200
-        async with session.get("/api/v1/backends", headers=bearer) as answer:
-            (backend,) = await answer.json()
+        async with session.get("/api/v1/backends", headers=bearer) as got:
+            (backend,) = await got.json()
         assert backend["admin_state"] == "ready"
-        async with session.get("/api/v1/config") as answer:
-            assert VIEW not in await answer.text()
+        async with session.get("/api/v1/config") as got:
+            assert VIEW not in await got.text()
 
 
-async def test_a_reload_with_another_token_ends_sessions_and_streams(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+async def test_another_token_ends_sessions_and_streams(fleet: Fleet) -> None:
+    _, penstock = await fleet(admin=TOKENS, ready=0, at_rest=False)
     async with browser(penstock, ADMIN) as admin, browser(penstock, VIEW) as reader:
         stream, stays = await admin.get("/api/v1/events"), await reader.get("/api/v1/events")
         await event(stream)
@@ -231,10 +212,8 @@ async def test_a_reload_with_another_token_ends_sessions_and_streams(
         stays.close()
 
 
-async def test_wrong_tokens_are_put_off_and_the_right_one_is_let_in(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+async def test_wrong_tokens_are_delayed(fleet: Fleet) -> None:
+    _, penstock = await fleet(admin=TOKENS, ready=0, at_rest=False)
     headers = page_headers(penstock)
     clock = asyncio.get_running_loop().time
 
@@ -268,10 +247,8 @@ async def test_wrong_tokens_are_put_off_and_the_right_one_is_let_in(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_on_loopback_our_own_page_needs_no_token(
-    simulate: Simulate, serve: Serve, host: str
-) -> None:
-    penstock = await serve(await simulate(), at_rest=False)
+async def test_on_loopback_only_our_own_page_needs_no_token(fleet: Fleet, host: str) -> None:
+    _, penstock = await fleet(at_rest=False)
     named = f"{host}:{penstock.admin_port}"
     own = {"Host": named, "Origin": f"http://{named}", "x-penstock-page": "1"}
     drain, data = "/api/v1/backends/b0/drain", "/api/v1/backends"
@@ -303,10 +280,8 @@ async def test_on_loopback_our_own_page_needs_no_token(
     assert "by=local from=127.0.0.1" in b"".join(penstock.log).decode()
 
 
-async def test_the_page_is_open_and_may_load_its_own_files_only(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+async def test_the_page_loads_its_own_files_only(fleet: Fleet) -> None:
+    _, penstock = await fleet(admin=TOKENS, ready=0, at_rest=False)
     async with aiohttp.ClientSession(penstock.admin_url) as session:
         async with session.get("/ui") as answer:
             assert (answer.status, answer.content_type) == (200, "text/html")
@@ -326,41 +301,46 @@ async def test_the_page_is_open_and_may_load_its_own_files_only(
             assert (await status_of(session, "GET", path))[0] in (401, 404)
 
 
-async def test_bodies_that_never_come_keep_no_place_from_others(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
-    address = penstock.admin_url.removeprefix("http://")
-    head = (
-        f"POST /ui/session HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\n"
-        "x-penstock-page: 1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
-    )
-    host, _, port = address.partition(":")
-    writers = []
-    for _ in range(80):
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(head.encode())
-        writers.append(writer)
-        await asyncio.sleep(0.005)
-    async with aiohttp.ClientSession(penstock.admin_url) as session:
-        for _ in range(20):
-            assert (await status_of(session, "GET", "/livez"))[0] == 200
-    async with browser(penstock, ADMIN) as session:
-        assert (await status_of(session, "GET", "/api/v1/proxy"))[0] == 200
-    for writer in writers:
-        writer.close()
-    async with aiohttp.ClientSession(penstock.admin_url) as session:
-        assert (await status_of(session, "GET", "/livez"))[0] == 200
-    assert b"Traceback" not in b"".join(penstock.log)
-
-
-async def test_long_heads_are_refused_before_anybody_reads_them(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(), admin=TOKENS, ready=0, at_rest=False)
+async def test_long_heads_are_refused(fleet: Fleet) -> None:
+    _, penstock = await fleet(admin=TOKENS, ready=0, at_rest=False)
     async with aiohttp.ClientSession(penstock.admin_url) as session:
         assert (await status_of(session, "GET", "/a" * 2_000))[0] == 400
         cookies = {"Cookie": "a;" * 3_000}
         assert (await status_of(session, "GET", "/ui/session", headers=cookies))[0] == 400
         cookies = {"Cookie": "a;" * 2_000}
         assert (await status_of(session, "GET", "/ui/session", headers=cookies))[0] == 200
+
+
+MEASURED_S: Final = float(os.environ.get("TEST_VIEWERS_S", "3"))
+
+
+async def cpu_share(penstock: Penstock) -> float:
+    """The share of a core that the process takes now."""
+    before_ns = cpu_ns(penstock.process.pid)
+    await asyncio.sleep(MEASURED_S)
+    return (cpu_ns(penstock.process.pid) - before_ns) / 1e9 / MEASURED_S
+
+
+@pytest.mark.alone
+async def test_ten_viewers_cost_little_cpu(fleet: Fleet) -> None:
+    """Less than a fiftieth of a core, and nothing once nobody looks."""
+    # Probes as rare as they are by default: the rest of the process shall be quiet.
+    _, penstock = await fleet(3, health={"interval_s": 2})
+    nobody = await cpu_share(penstock)
+
+    async def look(session: aiohttp.ClientSession) -> None:
+        async with session.get("/api/v1/events") as stream:
+            async for _ in stream.content.iter_any():
+                pass
+
+    async with (
+        aiohttp.ClientSession(penstock.admin_url) as session,
+        going_on(*(look(session) for _ in range(10))),
+    ):
+        await asyncio.sleep(1.0)
+        ten = await cpu_share(penstock)
+    await asyncio.sleep(1.5)
+    again = await cpu_share(penstock)
+    print(f"CPU of a core: nobody {nobody:.2%}, ten viewers {ten:.2%}, nobody again {again:.2%}")
+    assert ten - nobody < 0.02
+    assert again < nobody + 0.01

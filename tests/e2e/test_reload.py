@@ -5,27 +5,20 @@ import contextlib
 import io
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from penstock.bench.sim.server import SimServer
 from penstock.proxy.commands.cli import main
 from penstock.proxy.commands.fleet_table import table
 from tests.e2e.forked import run
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.request import ask
-from tests.e2e.test_counting import BYTES, TOKENS
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
+from tests.e2e.request import ask, stream
 from tests.e2e.traffic import DONE, Traffic
-from tests.e2e.wire import Client, request
 
 # As many for the figures: `make reloads`.
 RELOADS = int(os.environ.get("TEST_RELOADS", "20"))
 REQUESTS_PER_RELOAD = 100 if RELOADS >= 100 else 40
-LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 150, "stream": True}
 
 
 def pool(*servers: SimServer | str, **options: Any) -> list[dict[str, Any]]:
@@ -37,26 +30,13 @@ def pool(*servers: SimServer | str, **options: Any) -> list[dict[str, Any]]:
     return [{"name": "default", "backends": backends} | options]
 
 
-@asynccontextmanager
-async def stream(penstock: Penstock, **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A streamed completion, past its first token."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{penstock.url}/v1/completions", json=LONG | fields) as answer,
-    ):
-        assert answer.status == 200
-        yield answer
-
-
 async def listing(penstock: Penstock) -> dict[str, dict[str, Any]]:
     """Backends in use by name."""
     return {each["name"]: each for each in await penstock.backends() if not each["removed"]}
 
 
 async def until_logged(penstock: Penstock, text: bytes, count: int = 1) -> None:
-    async with asyncio.timeout(10):
-        while sum(text in line for line in penstock.log) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: sum(text in line for line in penstock.log) >= count, 10)
 
 
 async def test_reloads_under_load_lose_nothing(simulate: Simulate, serve: Serve) -> None:
@@ -108,8 +88,8 @@ BAD = {
 }
 
 
-async def test_a_command_reloads_and_tells_what_changed(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(2))
+async def test_the_command_reports_what_changed(fleet: Fleet) -> None:
+    _, penstock = await fleet(2)
     good = penstock.config.read_bytes()
     arguments = ("reload", "--admin", penstock.admin_url)
     status, out, _ = await run(*arguments)
@@ -124,14 +104,14 @@ async def test_a_command_reloads_and_tells_what_changed(simulate: Simulate, serv
     assert "stays in use" in err
 
 
-async def test_a_bad_file_changes_nothing(simulate: Simulate, serve: Serve) -> None:
+async def test_a_bad_file_changes_nothing(fleet: Fleet) -> None:
     """It is told by the call as `penstock check` tells it, in the log and as a metric."""
-    penstock = await serve(await simulate(2))
+    _, penstock = await fleet(2)
     good = penstock.config.read_bytes()
-    before = (await ask_admin(penstock, "/api/v1/config"))[1]
+    before = (await penstock.ask_admin("/api/v1/config"))[1]
     for number, (name, content) in enumerate(BAD.items()):
         penstock.config.write_bytes(content)
-        status, said = await ask_admin(penstock, "/api/v1/reload", "POST")
+        status, said = await penstock.ask_admin("/api/v1/reload", "POST")
         checked = io.StringIO()
         with contextlib.redirect_stderr(checked):
             assert main(["check", str(penstock.config)]) == 2
@@ -142,7 +122,7 @@ async def test_a_bad_file_changes_nothing(simulate: Simulate, serve: Serve) -> N
         penstock.process.send_signal(signal.SIGHUP)
         last = error["issues"][-1].encode()
         await until_logged(penstock, b"not reloaded: " + last, 2)
-        assert (await ask_admin(penstock, "/api/v1/config"))[1] == before
+        assert (await penstock.ask_admin("/api/v1/config"))[1] == before
         assert set(await listing(penstock)) == {"b0", "b1"}
         answer = await ask(penstock, "/v1/completions", {"prompt": "x", "max_tokens": number + 1})
         assert answer.status == 200
@@ -152,19 +132,11 @@ async def test_a_bad_file_changes_nothing(simulate: Simulate, serve: Serve) -> N
     assert "penstock_config_reload_success 1.0" in await penstock.metrics()
 
 
-async def ask_admin(penstock: Penstock, path: str, method: str = "GET") -> tuple[int, Any]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.request(method, penstock.admin_url + path) as answer,
-    ):
-        return answer.status, await answer.json()
-
-
-async def test_what_is_unchanged_is_kept(simulate: Simulate, serve: Serve) -> None:
+async def test_unchanged_backends_are_kept(simulate: Simulate, serve: Serve) -> None:
     a, b, c = await simulate(3, profile="steady-50")
     penstock = await serve([a, b], health={"interval_s": 60, "slow_start_s": 0})
-    await ask_admin(penstock, "/api/v1/backends/b1/drain", "POST")
-    async with stream(penstock) as answer:
+    await penstock.ask_admin("/api/v1/backends/b1/drain", "POST")
+    async with stream(penstock, max_tokens=150) as answer:
         before = (await listing(penstock))["b0"]
         assert before["streams"] == 1
         probes = dict(before["last_probe"])
@@ -184,12 +156,10 @@ async def test_what_is_unchanged_is_kept(simulate: Simulate, serve: Serve) -> No
         assert (await answer.read()).endswith(DONE)
 
 
-async def test_a_removed_backend_ends_its_streams_and_is_gone(
-    simulate: Simulate, serve: Serve
-) -> None:
+async def test_a_removed_backend_ends_its_streams(simulate: Simulate, serve: Serve) -> None:
     a, b = await simulate(2, profile="steady-50")
     penstock = await serve([a])
-    async with stream(penstock) as answer:
+    async with stream(penstock, max_tokens=150) as answer:
         assert (await penstock.reload(pools=pool(f"new={b.url}")))[1]["removed"] == ["b0"]
         await penstock.until(lambda all_: all_[0]["state"] == "ready", 5)
         (gone,) = [each for each in await penstock.backends() if each["removed"]]
@@ -206,7 +176,7 @@ async def test_a_removed_backend_ends_its_streams_and_is_gone(
         assert a.connections_total == connections
         text = await answer.read()
         assert text.endswith(DONE)
-        assert text.count(b'"text":') == LONG["max_tokens"]
+        assert text.count(b'"text":') == 150
     await penstock.until(lambda all_: [each["name"] for each in all_] == ["new"], 5)
     assert '"b0"' not in await penstock.metrics()
     async with asyncio.timeout(5):  # its pool is closed
@@ -214,42 +184,8 @@ async def test_a_removed_backend_ends_its_streams_and_is_gone(
             await asyncio.sleep(0.05)
 
 
-async def test_one_that_is_named_again_has_the_load_it_had(
-    simulate: Simulate, serve: Serve
-) -> None:
-    a, b = await simulate(2, profile="steady-50")
-    penstock = await serve([a])
-    async with stream(penstock) as answer:
-        await penstock.reload(pools=pool(f"new={b.url}"))
-        await penstock.reload(pools=pool(f"b0={a.url}", f"new={b.url}"))
-        back = await penstock.backends()
-        assert [(each["name"], each["streams"]) for each in back] == [("b0", 1), ("new", 0)]
-        await penstock.until_ready(2)
-        assert (await answer.read()).endswith(DONE)
-
-
-async def test_a_name_that_moves_is_a_new_backend(simulate: Simulate, serve: Serve) -> None:
-    a, b = await simulate(2, profile="steady-50")
-    penstock = await serve([a])
-    await ask_admin(penstock, "/api/v1/backends/b0/drain", "POST")
-    await ask_admin(penstock, "/api/v1/backends/b0/ready", "POST")
-    async with stream(penstock) as answer:
-        await penstock.reload(pools=pool(b))
-        both = await penstock.backends()
-        assert [(each["url"], each["removed"]) for each in both] == [(b.url, False), (a.url, True)]
-        assert (await penstock.metrics()).count('requests_in_flight{backend="b0"}') == 1
-        assert (await answer.read()).endswith(DONE)
-    await penstock.until(lambda all_: [each["url"] for each in all_] == [b.url], 5)
-    await penstock.until_ready(1)
-    async with stream(penstock, max_tokens=2) as answer:
-        assert (await answer.read()).endswith(DONE)
-
-
-async def test_ports_wait_for_a_restart_and_the_rest_applies(
-    simulate: Simulate, serve: Serve
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server])
+async def test_ports_wait_for_a_restart(fleet: Fleet) -> None:
+    _, penstock = await fleet()
     status, change = await penstock.reload(
         listen={"host": "127.0.0.1", "port": 1, "cors_origins": ["https://a.example"]},
         admin={"host": "127.0.0.1", "port": 1},
@@ -263,7 +199,7 @@ async def test_ports_wait_for_a_restart_and_the_rest_applies(
     await until_logged(penstock, b"needs_restart=listen.port,admin.port")
     told = await run("status", "--admin", penstock.admin_url)
     assert "\nChanged settings that wait for a restart: listen.port, admin.port\n" in told.out
-    _, config = await ask_admin(penstock, "/api/v1/config")
+    _, config = await penstock.ask_admin("/api/v1/config")
     assert config["settings"]["listen"]["port"] == 0
     assert config["settings"]["limits"]["body_bytes"] == 1024
     too_large = await ask(penstock, "/v1/completions", b"x" * 2000)
@@ -282,10 +218,9 @@ async def test_ports_wait_for_a_restart_and_the_rest_applies(
     assert "Changed settings" not in told.out
 
 
-async def test_keys_of_pools_change(serve: Serve, simulate: Simulate, tmp_path: Path) -> None:
+async def test_keys_of_pools_change(fleet: Fleet, tmp_path: Path) -> None:
     """For requests and for probes."""
-    (server,) = await simulate(api_key="second")
-    penstock = await serve([server])
+    (server,), penstock = await fleet(api_key="second")
     assert (await ask(penstock, "/v1/completions", {"prompt": "x"})).status == 401
     assert (await listing(penstock))["b0"]["models"] == []
     (tmp_path / "key").write_text("second\n")
@@ -296,7 +231,7 @@ async def test_keys_of_pools_change(serve: Serve, simulate: Simulate, tmp_path: 
     await penstock.until(lambda all_: all_[0]["models"] == ["sim-model"], 5)  # told to who has it
 
 
-async def test_reloads_at_once_are_one_after_the_other(simulate: Simulate, serve: Serve) -> None:
+async def test_concurrent_reloads_run_one_by_one(simulate: Simulate, serve: Serve) -> None:
     """Whoever asks while one runs is answered by the next, which reads the file anew."""
     a, b = await simulate(2)
     penstock = await serve([a])
@@ -327,50 +262,8 @@ async def test_a_draining_proxy_does_not_reload(simulate: Simulate, serve: Serve
     assert await asyncio.wait_for(penstock.process.wait(), 5) == 0
 
 
-async def test_a_hold_outlives_a_reload(simulate: Simulate, serve: Serve) -> None:
-    """Its backend is removed while it waits for a first token, and dies: the next one serves."""
-    a, b = await simulate(2)
-    a.faults.set("hang_after_headers")
-    penstock = await serve([a], timeouts={"hold_s": 0.1})
-    async with stream(penstock, max_tokens=5) as answer:
-        assert await answer.content.readuntil(b"\n\n") == b": ping\n\n"
-        await penstock.reload(pools=pool(f"new={b.url}"))
-        await penstock.until(lambda all_: all_[0]["state"] == "ready", 5)
-        await a.stop()
-        assert (await answer.read()).endswith(DONE)
-
-
-async def test_a_lower_limit_is_for_requests_to_come(simulate: Simulate, serve: Serve) -> None:
-    """A body that has begun to come is taken as its head was."""
-    penstock = await serve(await simulate())
-    body = b'{"prompt":"%b","max_tokens":1}' % (b"x" * 5_000)
-    raw = request(b"Transfer-Encoding: chunked", body=b"")
-    client = await Client.open(penstock, raw + b"a\r\n%b\r\n" % body[:10])
-    await asyncio.sleep(0.1)
-    assert (await penstock.reload(limits={"body_bytes": 2_000}))[0] == 200
-    client.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body) - 10, body[10:]))
-    assert (await client.answer()).status == 200
-    assert (await ask(penstock, "/v1/completions", body)).status == 413
-    client.close()
-
-
-async def test_a_tokenizer_comes_and_goes_under_load(
-    simulate: Simulate, serve: Serve, tmp_path: Path
-) -> None:
-    """What the former one has still to count is counted."""
-    (tmp_path / "ranks").write_bytes(b"\n".join(BYTES))
-    penstock = await serve(await simulate(2))
-    async with Traffic(penstock.url) as traffic:
-        for tokens in (TOKENS, {"estimator": "bytes"}, TOKENS, TOKENS | {"encoding": "o200k_base"}):
-            await traffic.until(traffic.whole + 50)
-            status, said = await penstock.reload(tokens=tokens)
-            assert status == 200, said
-        await traffic.until(traffic.whole + 50)
-    assert not traffic.failed
-
-
-async def test_what_is_probably_not_meant_is_logged_once(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(), health={"timeout_s": 3})
+async def test_warnings_are_logged_once(fleet: Fleet) -> None:
+    _, penstock = await fleet(health={"timeout_s": 3})
     penstock.config.chmod(0o644)
     assert (await penstock.reload())[0] == 200
     assert (await penstock.reload(admin={"port": 0, "token": "brief"}))[0] == 200

@@ -1,6 +1,7 @@
-"""Restarts on a socket that the process inherits: no connection is lost between two processes."""
+"""Restarts on an inherited socket and under the supervisor: no client notices."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -8,20 +9,20 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
+from tests.e2e.forked import run
 from tests.e2e.process import ROOT, Simulate
 from tests.e2e.traffic import Traffic
 
 # As many for the figures: `make reloads`.
 RESTARTS = int(os.environ.get("TEST_RESTARTS", "3"))
 GRACE_S: Final = 0.3
-
 # What a service manager does between fork and exec (sd_listen_fds(3)).
 HAND_OVER: Final = """
 import os, sys
@@ -122,7 +123,7 @@ async def test_restarts_under_load_lose_nothing(manager: Manager) -> None:
     assert f"listening on {manager.url.removeprefix('http://')}".encode() in manager.log
 
 
-async def test_connections_wait_while_nobody_accepts(manager: Manager) -> None:
+async def test_connections_wait_for_the_next_process(manager: Manager) -> None:
     """What came after the last process stopped accepting is answered by the next."""
     await manager.stop(await manager.start())
     async with aiohttp.ClientSession() as session:
@@ -136,38 +137,218 @@ async def test_connections_wait_while_nobody_accepts(manager: Manager) -> None:
     await manager.stop(process)
 
 
-async def test_who_was_accepted_last_is_served(manager: Manager) -> None:
-    """A connection made in the grace whose request comes after it."""
-    process = await manager.start()
-    port = manager.sock.getsockname()[1]
-    kept, kept_writer = await asyncio.open_connection("127.0.0.1", port)
-    kept_writer.write(b"HEAD /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert b"connection: close" not in (await kept.readuntil(b"\r\n\r\n")).lower()
-    process.send_signal(signal.SIGTERM)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    await asyncio.sleep(GRACE_S + 0.3)
-    for each_reader, each_writer in ((reader, writer), (kept, kept_writer)):
-        each_writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
-        got = await asyncio.wait_for(each_reader.read(), 5)
-        assert b"HTTP/1.1 200 OK" in got
-        assert b"connection: close" in got
-        each_writer.transport.abort()
-    await asyncio.wait_for(process.communicate(), 5)
-    assert process.returncode == 0
-
-
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-async def test_what_is_no_listening_socket_is_refused(
-    manager: Manager, tmp_path: Path, family: socket.AddressFamily
-) -> None:
-    given = socket.socket(family)
-    if family is socket.AF_UNIX:
-        given.bind(str(tmp_path / "socket"))
-        given.listen()
-    held, manager.sock = manager.sock, given
-    process = await manager.spawn()
-    _, said = await asyncio.wait_for(process.communicate(), 20)
+async def test_descriptors_that_do_not_listen_are_refused(manager: Manager, tmp_path: Path) -> None:
+    held = manager.sock
+    for family in (socket.AF_INET, socket.AF_UNIX):
+        with socket.socket(family) as manager.sock:
+            if family is socket.AF_UNIX:
+                manager.sock.bind(str(tmp_path / "socket"))
+                manager.sock.listen()
+            process = await manager.spawn()
+            _, said = await asyncio.wait_for(process.communicate(), 20)
+        assert process.returncode == 1
+        assert re.search(rb"inherited descriptor 3 is not a listening TCP socket", said), said
     manager.sock = held
-    given.close()
-    assert process.returncode == 1
-    assert re.search(rb"inherited descriptor 3 is not a listening TCP socket", said), said
+
+
+SUPERVISED_RESTARTS: Final = int(os.environ.get("TEST_RESTARTS", "2"))
+LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
+SERVES: Final = re.compile(rb"process (\d+) serves")
+
+
+class Supervised:
+    """The supervisor, and what it and its processes have logged."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self.log = b""
+        self.port = self.admin_port = 0
+        self._more = asyncio.Event()
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy", "serve", "--supervised"),
+            *("--config", str(self.config)),
+            cwd=ROOT,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._reading = asyncio.create_task(self._read())
+        await self.until(LISTENING)
+        await self.until(SERVES)
+        self.port, self.admin_port = map(int, LISTENING.findall(self.log)[-1])
+        settings = orjson.loads(self.config.read_bytes())
+        settings["listen"]["port"], settings["admin"]["port"] = self.port, self.admin_port
+        self.config.write_bytes(orjson.dumps(settings))
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            self.log += line
+            self._more.set()
+
+    async def until(self, pattern: re.Pattern[bytes], times: int = 1) -> None:
+        """Wait until the log has said this so often."""
+        async with asyncio.timeout(30):
+            while len(pattern.findall(self.log)) < times:
+                self._more.clear()
+                await self._more.wait()
+
+    async def until_ready(self) -> None:
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{self.admin_port}/readyz"
+            while True:
+                async with session.get(url) as answer:
+                    if answer.status == 200:
+                        return
+                await asyncio.sleep(0.05)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def worker(self) -> int:
+        """The process that serves."""
+        return int(SERVES.findall(self.log)[-1])
+
+    async def restart(self) -> tuple[int, str]:
+        """`penstock restart`: its exit status, and what it said."""
+        ran = await run("restart", "--admin", f"http://127.0.0.1:{self.admin_port}", within_s=60)
+        return ran.status, ran.out + ran.err
+
+    async def until_status(self, text: str) -> None:
+        """Wait until `penstock status` says this."""
+        async with asyncio.timeout(20):
+            admin = ("--admin", f"http://127.0.0.1:{self.admin_port}")
+            while text not in (await run("status", *admin)).out:
+                await asyncio.sleep(0.1)
+
+    async def stop(self) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(self._reading, 20)  # until the last process has closed stderr
+        await self.process.wait()
+
+
+@pytest.fixture
+async def supervised(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Supervised]:
+    backends = [{"name": f"b{i}", "url": each.url} for i, each in enumerate(await simulate(2))]
+    settings = {
+        "listen": {"host": "127.0.0.1", "port": 0},
+        "admin": {"port": 0},
+        "pools": [{"name": "default", "backends": backends}],
+        "health": {"interval_s": 0.2, "deep": {"interval_s": 600}},
+        "drain": {"grace_s": 0.3, "timeout_s": 20},
+        "log": {"access": False},
+        "state": {"dir": str(tmp_path / "state")},
+    }
+    path = tmp_path / "penstock.yaml"
+    path.write_bytes(orjson.dumps(settings))
+    supervised = Supervised(path)
+    await supervised.start()
+    await supervised.until_ready()
+    yield supervised
+    await supervised.stop()
+    assert b"Traceback" not in supervised.log, supervised.log.decode()
+
+
+async def test_supervised_restarts_under_load_keep_streams(supervised: Supervised) -> None:
+    body: Any = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
+    async with aiohttp.ClientSession() as session, Traffic(supervised.url) as traffic:
+        async with session.post(f"{supervised.url}/v1/completions", json=body) as stream:
+            first = await stream.content.readline()
+            for number in range(SUPERVISED_RESTARTS):
+                await traffic.until(traffic.whole + 50)
+                before = supervised.worker
+                status, said = await supervised.restart()
+                assert (status, "restarted: penstock" in said) == (0, True), said
+                await supervised.until(SERVES, number + 2)
+                assert supervised.worker != before
+                await traffic.until(traffic.whole + 50)
+            got = await stream.content.read()
+        assert got.endswith(b"data: [DONE]\n\n"), (first, got[-300:], stream.status)
+    print(f"{RESTARTS} restarts, {traffic.whole} requests, {len(traffic.failed)} failed")
+    assert not traffic.failed
+    await supervised.stop()
+    assert supervised.process.returncode == 0
+
+
+async def test_the_next_process_shows_the_formers_requests(supervised: Supervised) -> None:
+    body: Any = {"prompt": "Of gates", "max_tokens": 50_000, "stream": True}
+    former = supervised.worker
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{supervised.url}/v1/completions", json=body) as stream,
+    ):
+        await stream.content.readline()
+        assert (await supervised.restart())[0] == 0
+        await supervised.until_status(
+            f"Process {former}, from before the restart, still has 1 requests."
+        )
+    await supervised.until(re.compile(rb"former process %d has ended" % former))
+    await supervised.until_status("Proxy ready")
+
+
+async def test_a_failed_restart_changes_nothing(supervised: Supervised) -> None:
+    before = supervised.worker
+    whole = supervised.config.read_bytes()
+    supervised.config.write_bytes(whole.replace(b'"pools"', b'"poools"'))
+    async with Traffic(supervised.url) as traffic:
+        status, said = await supervised.restart()
+        assert (status, "ended with status 2" in said) == (1, True), said
+        await traffic.until(traffic.whole + 50)
+        supervised.config.write_bytes(whole)
+        status, said = await supervised.restart()
+        assert status == 0, said
+        await traffic.until(traffic.whole + 50)
+    assert not traffic.failed
+    assert supervised.worker != before
+
+
+async def test_a_killed_process_is_replaced(supervised: Supervised) -> None:
+    os.kill(supervised.worker, signal.SIGKILL)
+    async with aiohttp.ClientSession() as session:
+        for _ in range(3):
+            async with session.get(f"{supervised.url}/v1/models") as answer:
+                assert answer.status == 200
+    await supervised.until(SERVES, 2)
+
+
+async def test_sigterm_ends_all_after_their_streams(supervised: Supervised) -> None:
+    body: Any = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{supervised.url}/v1/completions", json=body) as stream,
+    ):
+        await stream.content.readline()
+        supervised.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(aiohttp.ClientConnectorError):
+            while True:  # in its grace it still serves
+                async with session.get(f"{supervised.url}/v1/models") as answer:
+                    assert answer.status == 200
+        assert not stream.content.at_eof()
+        assert (await stream.content.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_process_survives_its_supervisor(supervised: Supervised) -> None:
+    worker = supervised.worker
+    supervised.process.kill()
+    await supervised.until(re.compile(rb"the supervisor has ended"))
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{supervised.url}/v1/models") as answer,
+    ):
+        assert answer.status == 200
+    status, said = await supervised.restart()
+    assert (status, "no supervisor" in said) == (1, True), said
+    os.kill(worker, signal.SIGTERM)
+
+
+async def test_restart_needs_a_supervisor(simulate: Simulate, serve: Any) -> None:
+    penstock = await serve(await simulate())
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{penstock.admin_url}/api/v1/restart") as answer,
+    ):
+        assert answer.status == 409
+        assert "serve --supervised" in (await answer.json())["error"]["message"]

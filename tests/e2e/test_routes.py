@@ -1,6 +1,6 @@
-"""Routes from the outside: who answers for which name, and what clients and operators are told."""
+"""Routes, mirrors and canaries from the outside."""
 
-import base64
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,9 @@ import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import run
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import Penstock, Serve, Simulate, pool_of
 from tests.e2e.request import BODIES, CHAT, ask
+from tests.e2e.told import samples_of
 
 ROUTES: list[dict[str, Any]] = [
     {"name": "gone", "match": {"model": "gpt-3*"}, "refuse": "Ask for gpt-small."},
@@ -27,11 +28,6 @@ ROUTES: list[dict[str, Any]] = [
     },
 ]
 ASKED = CHAT | {"model": "gpt-small"}
-FORM = (
-    b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\ngpt-small\r\n'
-    b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n--b--\r\n'
-)
-
 Fleet = tuple[SimServer, SimServer, Penstock]
 
 
@@ -39,15 +35,12 @@ Fleet = tuple[SimServer, SimServer, Penstock]
 async def fleet(simulate: Simulate, serve: Serve) -> Fleet:
     (small,) = await simulate(1, model="qwen")
     (large,) = await simulate(1, model="llama")
-    pools = [
-        {"name": "small", "backends": [{"name": "s0", "url": small.url}]},
-        {"name": "large", "backends": [{"name": "l0", "url": large.url}]},
-    ]
+    pools = [pool_of("small", {"s0": small}), pool_of("large", {"l0": large})]
     return small, large, await serve([small, large], pools=pools, routes=ROUTES)
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_an_alias_on_every_path(fleet: Fleet, path: str) -> None:
+async def test_an_alias_works_on_every_path(fleet: Fleet, path: str) -> None:
     small, _, penstock = fleet
     body = BODIES[path] | {"model": "gpt-small"}
     got = await ask(penstock, path, body)
@@ -56,40 +49,7 @@ async def test_an_alias_on_every_path(fleet: Fleet, path: str) -> None:
     assert got.json["model"] == direct.json["model"] == "qwen"
 
 
-async def test_an_alias_in_a_form(fleet: Fleet) -> None:
-    small, _, penstock = fleet
-    kind = "multipart/form-data; boundary=b"
-    got = await ask(penstock, "/v1/audio/transcriptions", FORM, content_type=kind)
-    assert got.headers["x-penstock-backend"] == "s0"
-    assert b"qwen" in small.seen[-1].body
-    assert b"gpt-small" not in small.seen[-1].body
-
-
-async def test_what_is_asked_for_decides(fleet: Fleet) -> None:
-    _, _, penstock = fleet
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
-    got = await ask(penstock, "/v1/chat/completions", ASKED | {"tools": tools})
-    assert (got.headers["x-penstock-backend"], got.headers["x-penstock-model"]) == ("l0", "llama")
-
-
-async def test_a_refusal(fleet: Fleet) -> None:
-    _, _, penstock = fleet
-    got = await ask(penstock, "/v1/chat/completions", CHAT | {"model": "gpt-3.5"})
-    assert (got.status, got.json["error"]["code"]) == (403, "route_refused")
-    assert got.json["error"]["message"] == "Ask for gpt-small."
-
-
-async def test_names_are_listed_with_what_they_stand_for(fleet: Fleet) -> None:
-    _, _, penstock = fleet
-    got = await ask(penstock, "/v1/models", method="GET")
-    cards = {each["id"]: each for each in got.json["data"]}
-    assert set(cards) == {"qwen", "llama", "gpt-small"}
-    assert cards["gpt-small"]["owned_by"] == "penstock"
-    one = await ask(penstock, "/v1/models/gpt-small", method="GET")
-    assert one.json == cards["gpt-small"]
-
-
-async def test_a_pool_that_dies_under_its_requests(fleet: Fleet) -> None:
+async def test_a_dead_pools_fall_back_serves(fleet: Fleet) -> None:
     small, _, penstock = fleet
     await small.stop()
     for _ in range(20):
@@ -102,7 +62,7 @@ async def test_a_pool_that_dies_under_its_requests(fleet: Fleet) -> None:
     assert {each["fell_back"] for each in lines} <= {"errors", "no_backend"}
 
 
-async def test_why_a_route_counts(fleet: Fleet, tmp_path: Any) -> None:
+async def test_explain_shows_the_route(fleet: Fleet, tmp_path: Any) -> None:
     """And where a request goes while the pool of its route serves nobody."""
     small, _, penstock = fleet
     file = tmp_path / "body.json"
@@ -118,23 +78,98 @@ async def test_why_a_route_counts(fleet: Fleet, tmp_path: Any) -> None:
     assert "route small counts: pool large, model llama" in told.out
 
 
-async def test_with_a_tokenizer_prompts_are_counted_before_they_are_routed(
+STREAM = CHAT | {"stream": True, "max_tokens": 8}
+REQUESTS = 4
+
+
+async def test_requests_are_mirrored_and_counted_once(simulate: Simulate, serve: Serve) -> None:
+    now, new = await simulate(2)
+    pools = [pool_of("now", {"a": now}), pool_of("next", {"b": new})]
+    routes: list[dict[str, Any]] = [
+        {"name": "r", "to": [{"pool": "now"}], "mirror": {"pool": "next", "share": 1.0}}
+    ]
+    penstock = await serve([now, new], pools=pools, routes=routes)
+    for _ in range(REQUESTS):
+        got = await ask(penstock, "/v1/chat/completions", STREAM, authorization="Bearer sk-1")
+        assert (got.status, got.headers["x-penstock-backend"]) == (200, "a")
+    for path in ("/v1/responses", "/v1/messages", "/v1/completions"):
+        assert (await ask(penstock, path, BODIES[path])).status == 200
+    samples = samples_of(await penstock.metrics())
+    mine = [each for each in new.seen if dict(each.headers).get(b"x-penstock-mirror") == b"1"]
+    assert len(mine) == REQUESTS + 3
+    assert not [each for each in mine if b"authorization" in dict(each.headers)]
+    stored = [each for each in mine if each.path == "/v1/responses"]
+    assert orjson.loads(stored[0].body)["store"] is False
+    assert samples["penstock_mirror_requests_total{result=ok,route=r}"] == REQUESTS + 3
+    assert samples["penstock_mirror_first_token_ratio_count{route=r}"] == REQUESTS
+    counted = {name: n for name, n in samples.items() if name.startswith("penstock_requests_total")}
+    assert sum([n for name, n in counted.items() if "pool=next" in name]) == 0
+    lines = [each for each in penstock.access_lines if each["path"] in BODIES]
+    assert {each["backend"] for each in lines} == {"a"}
+    assert len(lines) == REQUESTS + 3
+
+
+ROUTE: dict[str, Any] = {
+    "name": "versions",
+    "match": {"model": "sim-model"},
+    "to": [{"pool": "chat"}],
+    "sticky": "request",
+    "canary": {
+        "pool": "next",
+        "steps": [50, 100],
+        "every_s": 600,
+        "judge": {"min_requests": 20, "clients_min": 1},
+    },
+}
+
+
+async def served(penstock: Penstock, requests: int) -> list[str]:
+    """The pools' backends that requests were drawn to."""
+    tasks = [ask(penstock, "/v1/chat/completions", CHAT) for _ in range(requests)]
+    return [got.headers["x-penstock-backend"] for got in await asyncio.gather(*tasks)]
+
+
+async def told(penstock: Penstock, *words: str) -> str:
+    ran = await run("canary", *words, "--admin", penstock.admin_url)
+    assert ran.status == 0, ran.err
+    return ran.out
+
+
+async def test_a_failing_canary_is_rolled_back_for_good(
     simulate: Simulate, serve: Serve, tmp_path: Path
 ) -> None:
-    """Each byte is a token: four times as many as is estimated."""
-    ranks = [b"%b %d" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)]
-    (tmp_path / "ranks").write_bytes(b"\n".join(ranks))
-    servers = [(await simulate(1))[0] for _ in range(2)]
-    pools = [
-        {"name": name, "backends": [{"name": name, "url": server.url}]}
-        for name, server in zip(("chat", "long"), servers, strict=True)
-    ]
-    routes: list[dict[str, Any]] = [
-        {"name": "l", "match": {"prompt_tokens": {"min": 2_000}}, "to": [{"pool": "long"}]},
-        {"name": "c", "to": [{"pool": "chat"}]},
-    ]
-    body = {"model": "sim-model", "prompt": "word " * 600, "max_tokens": 1}
-    for tokens, wanted in (({}, "chat"), ({"estimator": "tiktoken", "file": "ranks"}, "long")):
-        penstock = await serve(servers, pools=pools, routes=routes, tokens=tokens)
-        got = await ask(penstock, "/v1/completions", body)
-        assert (got.status, got.headers["x-penstock-backend"]) == (200, wanted)
+    stable, worse = await simulate(2)
+    pools = [pool_of("chat", {"b0": stable}), pool_of("next", {"b1": worse})]
+    config = {"pools": pools, "routes": [ROUTE], "state": {"dir": str(tmp_path / "state")}}
+    penstock = await serve([stable, worse], **config)
+    assert set(await served(penstock, 40)) == {"b0", "b1"}
+    assert "versions: running, 50 % to pool next" in await told(penstock, "status")
+    worse.faults.set("internal_error")
+    async with asyncio.timeout(30):
+        while "rolled back" not in await told(penstock, "status"):
+            await asyncio.gather(*[ask(penstock, "/v1/chat/completions", CHAT) for _ in range(20)])
+    worse.faults.clear()
+    assert set(await served(penstock, 20)) == {"b0"}
+    text = await told(penstock, "status", "versions")
+    assert "0 % to pool next" in text
+    assert "worse: errors" in text
+    await penstock.stop()
+
+    again = await serve([stable, worse], **config)
+    assert "rolled back" in await told(again, "status")
+    assert set(await served(again, 20)) == {"b0"}
+    assert "running, 50 %" in await told(again, "restart", "versions")
+    assert set(await served(again, 40)) == {"b0", "b1"}
+    assert "promoted, 100 %" in await told(again, "promote", "versions")
+    assert set(await served(again, 20)) == {"b1"}
+
+
+async def test_commands_without_a_canary(simulate: Simulate, serve: Serve) -> None:
+    penstock = await serve(await simulate(1))
+    assert "no canary" in await told(penstock, "status")
+    ran = await run("canary", "abort", "nothing", "--admin", penstock.admin_url)
+    assert ran.status == 1
+    assert "No route of this name has a canary." in ran.err
+    ran = await run("canary", "abort", "--admin", penstock.admin_url)
+    assert ran.status == 1
+    assert "penstock canary abort ROUTE" in ran.err

@@ -1,13 +1,16 @@
-"""Sessions and stored responses through a real process: who is asked, and what is said of it."""
+"""Sessions, stored responses and responses in the background."""
 
 import asyncio
+import re
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.raw_backend import RawBackend, Script, answer
 from tests.e2e.request import BODIES, CHAT, Got, ask
 
 SESSIONS = {"pool": {"policy": "session"}}
@@ -31,16 +34,12 @@ async def until_state(penstock: Penstock, name: str, state: str) -> None:
 
 
 async def counted(penstock: Penstock) -> dict[str, float]:
-    found = {}
-    for line in (await penstock.metrics()).splitlines():
-        if line.startswith("penstock_affinity_total{"):
-            found[line.split('"')[1]] = float(line.rpartition(" ")[2])
-    return found
+    found = re.findall(r'penstock_affinity_total{result="(\w+)"} (\S+)', await penstock.metrics())
+    return {result: float(count) for result, count in found}
 
 
-async def test_a_session_has_one_backend_and_gets_it_back(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(3)
-    penstock = await serve(servers, **SESSIONS)
+async def test_a_session_returns_to_its_backend(fleet: Fleet) -> None:
+    servers, penstock = await fleet(3, **SESSIONS)
     homes = {}
     for number in range(12):
         homes[f"s{number}"], reason = await chat(penstock, f"s{number}")
@@ -61,20 +60,8 @@ async def test_a_session_has_one_backend_and_gets_it_back(simulate: Simulate, se
         assert await chat(penstock, key) == (home, "affinity")
 
 
-async def test_a_failed_home_is_tried_first_and_spills(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(2)
-    penstock = await serve(servers, **SESSIONS)
-    home, _ = await chat(penstock, KEY)
-    servers[int(home[1])].faults.set("busy", times=1)
-    got = await ask(penstock, "/v1/chat/completions", CHAT, x_session_id=KEY)
-    assert placed(got) == ("b1" if home == "b0" else "b0", "spill")
-    assert got.headers["x-penstock-attempts"] == "2"
-    assert await counted(penstock) == {"hit": 1, "spill": 1}  # a request counts once
-
-
-async def test_keys_in_bodies_and_what_is_counted(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(4)
-    penstock = await serve(servers, **SESSIONS)
+async def test_session_keys_in_bodies_count(fleet: Fleet) -> None:
+    _, penstock = await fleet(4, **SESSIONS)
     home, _ = await chat(penstock, "u-17")
     for fields in ({"user": "u-17"}, {"prompt_cache_key": "u-17", "user": "another"}):
         got = await ask(penstock, "/v1/chat/completions", CHAT | fields)
@@ -88,16 +75,8 @@ async def test_keys_in_bodies_and_what_is_counted(simulate: Simulate, serve: Ser
     assert await counted(penstock) == {"hit": 3, "miss": 24}
 
 
-async def test_other_policies_read_no_key(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(2), pool={"policy": "least_tokens"})
-    backends = {await chat(penstock, KEY) for _ in range(24)}
-    assert backends == {("b0", "cost"), ("b1", "cost")}
-    assert await counted(penstock) == {}
-
-
-async def test_the_key_is_told_to_nobody_but_the_backend(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(2)
-    penstock = await serve(servers, **SESSIONS, log={"level": "debug"})
+async def test_session_keys_go_to_the_backend_only(fleet: Fleet) -> None:
+    servers, penstock = await fleet(2, **SESSIONS, log={"level": "debug"})
     home, _ = await chat(penstock, KEY)
     await ask(penstock, "/v1/chat/completions", CHAT | {"user": KEY})
     seen = servers[int(home[1])].seen[0]
@@ -112,20 +91,14 @@ async def test_the_key_is_told_to_nobody_but_the_backend(simulate: Simulate, ser
         assert KEY not in text
 
 
-# Stored responses --------------------------------------------------------------------------------
-
-
 def stored_by(servers: list[SimServer]) -> list[int]:
     """How many requests about stored responses each server has seen."""
     return [sum(r.path.startswith("/v1/responses/") for r in server.seen) for server in servers]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_who_made_a_response_is_asked_and_nobody_else(
-    simulate: Simulate, serve: Serve, stream: bool
-) -> None:
-    servers = await simulate(4)
-    penstock = await serve(servers)
+async def test_the_maker_of_a_response_is_asked(fleet: Fleet, stream: bool) -> None:
+    servers, penstock = await fleet(4)
     body = BODIES["/v1/responses"] | {"stream": stream}
     for i in range(8):
         made = await ask(penstock, "/v1/responses", body, x_request_id=f"id-{i}")
@@ -143,7 +116,7 @@ async def test_who_made_a_response_is_asked_and_nobody_else(
         assert sum(after) - sum(before) == after[int(home[1])] - before[int(home[1])] == 2
 
 
-async def test_one_found_by_asking_is_remembered(simulate: Simulate, serve: Serve) -> None:
+async def test_a_found_response_is_remembered(simulate: Simulate, serve: Serve) -> None:
     servers = await simulate(4)
     await ask(servers[2], "/v1/responses", BODIES["/v1/responses"])  # behind the proxy's back
     penstock = await serve(servers)
@@ -156,11 +129,8 @@ async def test_one_found_by_asking_is_remembered(simulate: Simulate, serve: Serv
     )
 
 
-async def test_more_backends_are_asked_than_attempts_are_allowed(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers = await simulate(6)
-    penstock = await serve(servers)
+async def test_all_backends_are_asked_for_a_response(fleet: Fleet) -> None:
+    servers, penstock = await fleet(6)
     for server in servers:
         server.seen.clear()
     got = await ask(penstock, "/v1/responses/resp_none", method="GET")
@@ -170,8 +140,8 @@ async def test_more_backends_are_asked_than_attempts_are_allowed(
     assert stored_by(servers) == [1] * 6
 
 
-@pytest.mark.parametrize("request_of", ["get", "cancel", "continue"])
-async def test_unknown_is_not_said_while_one_cannot_be_asked(
+@pytest.mark.parametrize("request_of", ["get", "continue"])
+async def test_503_while_a_possible_holder_is_unreachable(
     simulate: Simulate, serve: Serve, request_of: str
 ) -> None:
     servers = await simulate(3)
@@ -181,8 +151,6 @@ async def test_unknown_is_not_said_while_one_cannot_be_asked(
     async def again() -> Got:
         if request_of == "get":
             return await ask(penstock, "/v1/responses/resp_id-1", method="GET")
-        if request_of == "cancel":
-            return await ask(penstock, "/v1/responses/resp_id-1/cancel")
         body = BODIES["/v1/responses"] | {"previous_response_id": "resp_id-1"}
         return await ask(penstock, "/v1/responses", body, x_request_id="id-2")
 
@@ -197,33 +165,13 @@ async def test_unknown_is_not_said_while_one_cannot_be_asked(
     servers[1].faults.clear()
     await until_state(penstock, "b1", "ready")
     got = await again()
-    assert got.status == (400 if request_of == "cancel" else 200)
+    assert got.status == 200
     assert got.headers["x-penstock-backend"] == "b1"
 
 
-async def test_a_remembered_one_waits_for_its_backend(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(3)
-    penstock = await serve(servers)
-    made = await ask(penstock, "/v1/responses", BODIES["/v1/responses"])
-    home = made.headers["x-penstock-backend"]
-    server = servers[int(home[1])]
-    server.faults.set("refuse")
-    server.drop_connections()
-    await until_state(penstock, home, "ejected")
-    got = await ask(penstock, "/v1/responses/resp_id-1", method="GET")
-    assert (got.status, got.json["error"]["code"]) == (503, "no_backend")
-    assert stored_by(servers) == [0, 0, 0]
-    server.faults.clear()
-    await until_state(penstock, home, "ready")
-    got = await ask(penstock, "/v1/responses/resp_id-1", method="GET")
-    assert placed(got) == (home, "affinity")
-
-
-async def test_a_drained_backend_is_still_asked_for_what_it_made(
-    simulate: Simulate, serve: Serve
-) -> None:
+async def test_a_drained_backend_still_serves_its_responses(fleet: Fleet) -> None:
     """Nothing new goes there, and what runs there can be polled and cancelled."""
-    penstock = await serve(await simulate(2))
+    _, penstock = await fleet(2)
     made = await ask(penstock, "/v1/responses", BODIES["/v1/responses"])
     home = made.headers["x-penstock-backend"]
     async with (
@@ -239,29 +187,50 @@ async def test_a_drained_backend_is_still_asked_for_what_it_made(
     assert "cannot be reached now" in got.json["error"]["message"]
 
 
-async def test_sessions_of_many_clients_at_once_stay_apart(
-    simulate: Simulate, serve: Serve
-) -> None:
-    penstock = await serve(await simulate(4), **SESSIONS)
-    keys = [f"client-{number % 20}" for number in range(100)]
-    got = await asyncio.gather(*(chat(penstock, key) for key in keys))
-    homes: dict[str, set[str]] = {}
-    for key, (backend, _) in zip(keys, got, strict=True):
-        homes.setdefault(key, set()).add(backend)
-    assert all(len(each) == 1 for each in homes.values())
+IN_BACKGROUND = {"model": "sim-model", "input": "A long story.", "background": True}
 
 
-async def test_what_nobody_has_is_not_looked_for_again_and_again(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers = await simulate(8)
-    penstock = await serve(servers)
-    body = BODIES["/v1/responses"] | {"previous_response_id": "resp_gone", "user": "x" * 4_000_000}
-    for _ in range(4):
-        got = await ask(penstock, "/v1/responses/resp_none", method="GET")
-        assert got.status == 404
-    assert sum(stored_by(servers)) == len(servers)
-    statuses = [(await ask(penstock, "/v1/responses", body)).status for _ in range(10)]
-    assert set(statuses) <= {404, 503}
-    sent = sum(len(each.seen) for each in servers) - sum(stored_by(servers))
-    assert sent < 40  # of 80
+class Made:
+    """What a backend tells of its responses: each is `in_progress` until it is said to be over."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.status = "in_progress"
+
+    def __call__(self, request: bytes) -> Script:
+        if request.startswith(b"POST"):
+            self.count += 1
+            return (answer(self._told(f"resp_{self.count}", "queued")),)
+        number = request.split(b"/v1/responses/")[1].split(b" ")[0].decode()
+        return (answer(self._told(number, self.status)),)
+
+    def _told(self, name: str, status: str) -> bytes:
+        return orjson.dumps({"id": name, "object": "response", "status": status, "output": []})
+
+
+async def begin(session: aiohttp.ClientSession, penstock: Penstock) -> dict[str, Any]:
+    async with session.post(f"{penstock.url}/v1/responses", json=IN_BACKGROUND) as told:
+        assert told.status == 200
+        return dict(await told.json())
+
+
+async def test_a_background_response_keeps_its_place(raw_backend: RawBackend, serve: Serve) -> None:
+    """Another one waits until it is over."""
+    raw_backend.always = made = Made()
+    penstock = await serve([raw_backend], pool={"max_requests": 1})
+    first = (await ask(penstock, "/v1/responses", IN_BACKGROUND)).json
+    second = asyncio.create_task(ask(penstock, "/v1/responses", IN_BACKGROUND))
+    for _ in range(3):
+        got = await ask(penstock, f"/v1/responses/{first['id']}", method="GET")
+        assert got.json["status"] == "in_progress"
+        await asyncio.sleep(0.1)
+    assert not second.done()
+    assert made.count == 1
+    made.status = "completed"
+    for told in (first, None):
+        if told is None:
+            async with asyncio.timeout(5):
+                told = (await second).json
+        got = await ask(penstock, f"/v1/responses/{told['id']}", method="GET")
+        assert got.json["status"] == "completed"
+    assert made.count == 2

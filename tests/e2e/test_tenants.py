@@ -1,16 +1,24 @@
 """Tenants: whose key opens what, what goes upstream, and what stays apart."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anthropic
 import openai
+import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate, pool_of
+from tests.e2e.raw_backend import RawBackends, answer
 from tests.e2e.request import BODIES, CHAT, Got, ask
 from tests.e2e.wire import Client
+from tests.http.case import Steps, echo
+from tests.http.referees import Refused, h11_answers
 
 ONE, TWO, POOL = "sk-one-5f2c", "sk-two-91ab", "sk-pool-77de"
 TENANTS = [
@@ -19,20 +27,11 @@ TENANTS = [
 ]
 COMPLETIONS = "/v1/completions"
 
-Fleet = Callable[..., Awaitable[tuple[list[SimServer], Penstock]]]
-
 
 @pytest.fixture
-def fleet(simulate: Simulate, serve: Serve) -> Fleet:
-    """Servers behind a proxy that asks for keys: `await fleet(2, policy="session")`."""
-
-    async def start(
-        count: int = 1, *, config: dict[str, Any] | None = None, **pool: Any
-    ) -> tuple[list[SimServer], Penstock]:
-        servers = await simulate(count)
-        return servers, await serve(servers, pool=pool, **{"tenants": TENANTS, **(config or {})})
-
-    return start
+def fleet(fleet: Fleet) -> Fleet:
+    """Servers behind a proxy that asks for keys."""
+    return partial(fleet, tenants=TENANTS)
 
 
 def sent(server: SimServer, name: str) -> list[str]:
@@ -45,7 +44,7 @@ async def as_tenant(penstock: Penstock, key: str, path: str, *args: Any, **field
     return await ask(penstock, path, *args, authorization=f"Bearer {key}", **fields)
 
 
-async def test_a_request_without_a_tenants_key_is_told_nothing(fleet: Fleet) -> None:
+async def test_a_missing_or_wrong_key_gives_the_same_401(fleet: Fleet) -> None:
     """One answer for all that is wrong, whatever the path, before the body is read."""
     (server,), penstock = await fleet()
     ways: list[dict[str, Any]] = [
@@ -82,7 +81,7 @@ async def test_clients_that_send_two_keys(fleet: Fleet) -> None:
     assert "match no tenant, or several" in got.json["error"]["message"]
 
 
-async def test_a_refused_body_is_not_asked_for(fleet: Fleet) -> None:
+async def test_refused_bodies_are_not_asked_for(fleet: Fleet) -> None:
     _, penstock = await fleet()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
     client = await Client.open(penstock, head + b"Content-Length: 9999\r\n\r\n")
@@ -92,7 +91,7 @@ async def test_a_refused_body_is_not_asked_for(fleet: Fleet) -> None:
     client.close()
 
 
-async def test_every_key_of_a_tenant_opens_it(fleet: Fleet) -> None:
+async def test_every_key_of_a_tenant_works(fleet: Fleet) -> None:
     _, penstock = await fleet()
     for key in ("sk-one-old", ONE, TWO):
         assert (await as_tenant(penstock, key, COMPLETIONS, BODIES[COMPLETIONS])).status == 200
@@ -101,24 +100,23 @@ async def test_every_key_of_a_tenant_opens_it(fleet: Fleet) -> None:
     assert (await as_tenant(penstock, ONE, "/nowhere", method="GET")).status == 404
 
 
-async def test_load_balancers_ask_health_without_a_key(fleet: Fleet) -> None:
+async def test_health_needs_no_key(fleet: Fleet) -> None:
     _, penstock = await fleet()
     assert (await ask(penstock, "/health", method="GET")).status == 200
     assert (await ask(penstock, "/health", method="HEAD")).status == 200
     assert (await ask(penstock, "/health", {})).status == 401
 
 
-@pytest.mark.parametrize(("origins", "status"), [(["https://a.example"], 204), ([], 401)])
-async def test_browsers_ask_before_they_send_a_key(
-    fleet: Fleet, origins: list[str], status: int
-) -> None:
-    listen = {"host": "127.0.0.1", "port": 0, "cors_origins": origins}
-    _, penstock = await fleet(config={"listen": listen})
-    got = await ask(penstock, COMPLETIONS, method="OPTIONS", origin="https://a.example")
-    assert got.status == status
+async def test_preflights_need_no_key(fleet: Fleet) -> None:
+    """Browsers ask before they send a key."""
+    for origins, status in ((["https://a.example"], 204), ([], 401)):
+        listen = {"host": "127.0.0.1", "port": 0, "cors_origins": origins}
+        _, penstock = await fleet(listen=listen)
+        got = await ask(penstock, COMPLETIONS, method="OPTIONS", origin="https://a.example")
+        assert got.status == status
 
 
-async def test_the_sdks_own_headers_open_it(fleet: Fleet) -> None:
+async def test_the_sdks_own_headers_work(fleet: Fleet) -> None:
     _, penstock = await fleet()
     body: Any = {"model": "sim-model", "messages": CHAT["messages"], "max_tokens": 5}
     async with openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key=ONE) as gpt:
@@ -132,9 +130,6 @@ async def test_the_sdks_own_headers_open_it(fleet: Fleet) -> None:
     async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key="x") as claude:
         with pytest.raises(anthropic.AuthenticationError):
             await claude.messages.create(**body)
-
-
-# What goes upstream ------------------------------------------------------------------------------
 
 
 WHOSE: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
@@ -153,10 +148,7 @@ async def test_whose_key_a_backend_gets(
     simulate: Simulate, serve: Serve, tenants: list[dict[str, Any]]
 ) -> None:
     servers = {name: (await simulate(model=name))[0] for name in WHOSE}
-    pools = [
-        {"name": name, "backends": [{"name": name, "url": servers[name].url}], **pool}
-        for name, (pool, _, _) in WHOSE.items()
-    ]
+    pools = [pool_of(name, {name: servers[name]}, **told) for name, (told, _, _) in WHOSE.items()]
     penstock = await serve([], ready=len(WHOSE), pools=pools, tenants=tenants)
     fields: Any = {"authorization": f"Bearer {ONE}", "x_api_key": ONE, "x_trace": "t"}
     for name, (_, bearer, api_key) in WHOSE.items():
@@ -169,7 +161,7 @@ async def test_whose_key_a_backend_gets(
         assert sent(server, "x-trace") == ["t"]
 
 
-async def test_no_look_alike_carries_a_key_upstream(fleet: Fleet) -> None:
+async def test_no_similar_header_carries_a_key_upstream(fleet: Fleet) -> None:
     (server,), penstock = await fleet()
     raw = b'{"prompt":"x","max_tokens":1}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -181,12 +173,9 @@ async def test_no_look_alike_carries_a_key_upstream(fleet: Fleet) -> None:
     client.close()
 
 
-# What stays apart --------------------------------------------------------------------------------
-
-
-async def test_a_response_is_nobody_elses(fleet: Fleet) -> None:
+async def test_stored_responses_belong_to_their_tenant(fleet: Fleet) -> None:
     # Probes far apart: every connection is a request's.
-    servers, penstock = await fleet(2, config={"health": {"interval_s": 60, "timeout_s": 5}})
+    servers, penstock = await fleet(2, health={"interval_s": 60, "timeout_s": 5})
     made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
     response_id = made.json["id"]
     path = f"/v1/responses/{response_id}"
@@ -207,28 +196,23 @@ async def test_a_response_is_nobody_elses(fleet: Fleet) -> None:
     assert (await as_tenant(penstock, ONE, "/v1/responses", more)).status == 200
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    [
+async def test_content_types_open_no_stored_response(fleet: Fleet) -> None:
+    servers, penstock = await fleet(1, health={"interval_s": 60, "timeout_s": 5})
+    made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
+    more = BODIES["/v1/responses"] | {"previous_response_id": made.json["id"]}
+    asked = len(servers[0].seen)
+    for content_type in (
         "application/json; x=multipart/",
         "application/json;multipart/form-data",
         "multipart/form-data; boundary=b",
         "text/plain",
-    ],
-)
-async def test_a_response_is_nobody_elses_whatever_the_content_type(
-    fleet: Fleet, content_type: str
-) -> None:
-    servers, penstock = await fleet(1, config={"health": {"interval_s": 60, "timeout_s": 5}})
-    made = await as_tenant(penstock, ONE, "/v1/responses", BODIES["/v1/responses"])
-    more = BODIES["/v1/responses"] | {"previous_response_id": made.json["id"]}
-    asked = len(servers[0].seen)
-    got = await as_tenant(penstock, TWO, "/v1/responses", more, content_type=content_type)
-    assert (got.status, got.json["error"]["code"]) == (404, "invalid_request")
+    ):
+        got = await as_tenant(penstock, TWO, "/v1/responses", more, content_type=content_type)
+        assert (got.status, got.json["error"]["code"]) == (404, "invalid_request")
     assert len(servers[0].seen) == asked
 
 
-async def test_ids_of_responses_are_not_the_clients_to_choose(fleet: Fleet) -> None:
+async def test_clients_cannot_choose_ids_of_responses(fleet: Fleet) -> None:
     """vLLM makes them of the request's id, and another tenant could choose the same."""
     (server,), penstock = await fleet()
     ids = set()
@@ -239,24 +223,6 @@ async def test_ids_of_responses_are_not_the_clients_to_choose(fleet: Fleet) -> N
         assert upstream.startswith("id-1-")
         ids.add(got.json["id"])
     assert len(ids) == 3
-
-
-async def test_equal_sessions_of_two_tenants_are_apart(fleet: Fleet) -> None:
-    """Of many pairs with the same key, about a half have two homes; one tenant's has one."""
-    _, penstock = await fleet(2, policy="session")
-
-    async def home(key: str, session: int) -> str:
-        body = BODIES[COMPLETIONS] | {"max_tokens": 1}
-        got = await as_tenant(penstock, key, COMPLETIONS, body, x_session_id=f"s-{session}")
-        assert got.headers["x-penstock-reason"] == "affinity"
-        return got.headers["x-penstock-backend"]
-
-    apart = 0
-    for session in range(24):
-        one = await home(ONE, session)
-        assert await home("sk-one-old", session) == one
-        apart += await home(TWO, session) != one
-    assert 3 <= apart <= 21
 
 
 async def test_keys_come_and_go_by_reload(fleet: Fleet) -> None:
@@ -278,3 +244,86 @@ async def test_keys_come_and_go_by_reload(fleet: Fleet) -> None:
     assert (await penstock.reload(tenants=[]))[0] == 200
     assert [await status(client, key) for key in (ONE, "sk-nobodys")] == [200, 200]
     client.close()
+
+
+_KEY = re.compile(rb"\r\nauthorization: Bearer (key-[a-z]-end)\r\n")
+APART_KEYS = (b"key-a-end", b"key-b-end", b"key-c-end")
+PLACE = b"key-?-end"
+SECONDS = 1.5
+
+
+def too_much(
+    pause_s: float | None, surplus: bytes, status: bytes = b"200 OK"
+) -> Callable[[bytes], Steps]:
+    """Lets `surplus` follow each answer, after `pause_s` (None: in the same write)."""
+
+    def script(request: bytes) -> Steps:
+        head, _, body = request.partition(b"\r\n\r\n")
+        match = _KEY.search(head)
+        assert match is not None
+        whole = answer(echo(body)) if status == b"200 OK" else b"HTTP/1.1 %b\r\n\r\n" % status
+        more = surplus.replace(PLACE, match[1])
+        return (whole + more,) if pause_s is None else (whole, pause_s, more)
+
+    return script
+
+
+ANSWER = answer(b'{"secret":"%b"}' % PLACE)
+EVENT = b'data: {"choices":[{"index":0,"text":"%b","finish_reason":"stop"}]}\n\n' % PLACE
+STREAM = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+)
+BACKENDS = {
+    "an answer with the answer": too_much(None, ANSWER),
+    "an answer at once": too_much(0.0, ANSWER),
+    "an answer within the rest": too_much(0.005, ANSWER),
+    "an answer after the rest": too_much(0.04, ANSWER),
+    "a late timeout": too_much(0.05, b"HTTP/1.1 408 Late\r\nx-secret: %b\r\n\r\n" % PLACE),
+    "half an answer": too_much(0.03, ANSWER[:-2]),
+    "a stream": too_much(0.03, STREAM),
+    "a body after a 204": too_much(0.0, ANSWER, b"204 No Content"),
+    "a chunk": too_much(0.03, b"9\r\n%b\r\n0\r\n\r\n" % PLACE),
+}
+
+
+async def test_no_tenant_sees_anothers_bytes(serve: Serve, raw_backends: RawBackends) -> None:
+    """Every surplus holds the key of the tenant whose answer it follows."""
+    backends = await raw_backends(len(BACKENDS))
+    for backend, script in zip(backends, BACKENDS.values(), strict=True):
+        backend.always = script
+    timeouts = {"first_byte_s": 1, "idle_s": 1}
+    penstock = await serve(backends, pool={"policy": "round_robin"}, timeouts=timeouts)
+    ends_s = time.monotonic() + SECONDS
+
+    async def ask_on(key: bytes) -> None:
+        served = 0
+        while served < len(BACKENDS) or time.monotonic() < ends_s:
+            got = await ask_raw(penstock, key, b"%b %d" % (key, served))
+            others = [other for other in APART_KEYS if other != key and other in got]
+            assert not others, got
+            served += 1
+
+    await asyncio.gather(*(ask_on(key) for key in APART_KEYS * 2))
+    assert all(backend.arrived for backend in backends)
+
+
+async def ask_raw(penstock: Penstock, key: bytes, prompt: bytes) -> bytes:
+    """All bytes that come of one request, until its answer is whole or cut."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", penstock.port)
+    body = orjson.dumps({"prompt": prompt.decode()})
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key
+    writer.write(head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    got = b""
+    async with asyncio.timeout(10):
+        while not _whole(got) and (data := await reader.read(65_536)):
+            got += data
+    writer.transport.abort()
+    return got
+
+
+def _whole(got: bytes) -> bool:
+    try:
+        return any(each.whole for each in h11_answers(got, [b"POST"], eof=False))
+    except Refused:
+        return True

@@ -4,21 +4,23 @@ import asyncio
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
+from aiohttp import web
 
-from tests.e2e.process import Penstock, Serve, Simulate
+from penstock.proxy.commands.top import feed as feed_module
+from penstock.proxy.commands.top.feed import Feed, wait_s
+from penstock.proxy.commands.top.link import Link
+from tests.e2e.process import Penstock, Serve, Simulate, until
 from tests.e2e.terminal import TMUX, Terminal
-from tests.e2e.test_operations import stream
+from tests.e2e.test_commands import stream
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(TMUX is None, reason="no tmux: penstock top is tried in no terminal"),
-]
+pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
 
 Open = Callable[..., Awaitable[Terminal]]
 SMALL: Final = (80, 24)
@@ -28,6 +30,8 @@ LARGE: Final = (200, 60)
 @pytest.fixture
 async def opened(tmp_path: Path) -> AsyncIterator[Open]:
     """Open a terminal with `penstock top` in it: `await opened(penstock, SMALL)`."""
+    if TMUX is None:
+        pytest.skip("no tmux: penstock top is tried in no terminal")
     started: list[Terminal] = []
 
     async def start(penstock: Penstock, size: tuple[int, int], **variables: str) -> Terminal:
@@ -62,7 +66,7 @@ def rows(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "200x60"])
-async def test_it_shows_the_sentence_and_a_row_for_each_backend(
+async def test_top_shows_the_fleet(
     simulate: Simulate, serve: Serve, opened: Open, size: tuple[int, int]
 ) -> None:
     penstock = await serve(await simulate(3), slo=[{"ttft_s": {"p95": 1}}])
@@ -80,7 +84,7 @@ async def test_it_shows_the_sentence_and_a_row_for_each_backend(
     assert ("IN FLIGHT" in text) == (size == LARGE)
 
 
-async def test_keys_work(simulate: Simulate, serve: Serve, opened: Open) -> None:
+async def test_keys_sort_filter_and_open(simulate: Simulate, serve: Serve, opened: Open) -> None:
     penstock = await serve(await simulate(3))
     await stream(penstock, 8)
     terminal = await opened(penstock, SMALL)
@@ -108,7 +112,7 @@ async def test_keys_work(simulate: Simulate, serve: Serve, opened: Open) -> None
     assert "tokens/s" not in text  # the screen is as it was before
 
 
-async def test_a_backend_is_drained_and_comes_back(
+async def test_a_backend_is_drained_and_made_ready(
     simulate: Simulate, serve: Serve, opened: Open
 ) -> None:
     penstock = await serve(await simulate(2))
@@ -131,9 +135,7 @@ async def test_a_backend_is_drained_and_comes_back(
     assert [each["admin_state"] for each in await penstock.backends()] == ["ready", "ready"]
 
 
-async def test_ctrl_c_and_signals_give_the_screen_back(
-    simulate: Simulate, serve: Serve, opened: Open
-) -> None:
+async def test_signals_restore_the_screen(simulate: Simulate, serve: Serve, opened: Open) -> None:
     penstock = await serve(await simulate(1))
     for end, status in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
         terminal = await opened(penstock, SMALL)
@@ -146,9 +148,7 @@ async def test_ctrl_c_and_signals_give_the_screen_back(
         assert text.strip() == f"exit status {status}"
 
 
-async def test_a_reader_is_told_that_it_may_not(
-    simulate: Simulate, serve: Serve, opened: Open
-) -> None:
+async def test_readers_cannot_drain(simulate: Simulate, serve: Serve, opened: Open) -> None:
     admin = {"host": "127.0.0.1", "port": 0, "token": "a" * 32, "view_token": "v" * 32}
     penstock = await serve(await simulate(2), admin=admin)
     terminal = await opened(penstock, SMALL, PENSTOCK_ADMIN__TOKEN="v" * 32)
@@ -163,9 +163,7 @@ async def test_a_reader_is_told_that_it_may_not(
     assert "--token-file" in text.replace("\n", "")
 
 
-async def test_a_lost_proxy_leaves_the_last_picture_and_is_found_again(
-    simulate: Simulate, serve: Serve, opened: Open
-) -> None:
+async def test_a_lost_proxy_is_found_again(simulate: Simulate, serve: Serve, opened: Open) -> None:
     servers = await simulate(2)
     penstock = await serve(servers, admin={"host": "127.0.0.1", "port": 0})
     terminal = await opened(penstock, SMALL)
@@ -178,7 +176,7 @@ async def test_a_lost_proxy_leaves_the_last_picture_and_is_found_again(
     await terminal.until(lambda text: is_live(text) and "No news" not in text)
 
 
-async def test_two_hundred_backends_and_another_size(
+async def test_two_hundred_backends_and_resizing(
     simulate: Simulate, serve: Serve, opened: Open
 ) -> None:
     penstock = await fleet(simulate, serve, 200)
@@ -208,15 +206,129 @@ async def test_colours_are_never_the_only_sign(
     assert coloured.search(await other.text(escapes=True))
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "200x60"])
-async def test_a_second_in_which_nothing_changes_writes_next_to_nothing(
-    simulate: Simulate, serve: Serve, opened: Open, size: tuple[int, int]
+async def test_an_unchanged_screen_writes_little(
+    simulate: Simulate, serve: Serve, opened: Open
 ) -> None:
     penstock = await fleet(simulate, serve, 50)
-    terminal = await opened(penstock, size)
+    terminal = await opened(penstock, LARGE)
     await terminal.until(lambda text: is_live(text) and "50 of 50 can serve" in text)
     await asyncio.sleep(1.0)
-    per_s = await terminal.bytes_written(4.0) / 4.0
-    all_of_it = size[0] * size[1]
-    print(f"{size[0]}x{size[1]}: {per_s:.0f} bytes a second, of {all_of_it} cells")
-    assert 0 < per_s < all_of_it / 2
+    per_s = await terminal.bytes_written(3.0) / 3.0
+    print(f"{per_s:.0f} bytes a second")
+    assert 0 < per_s < LARGE[0] * LARGE[1] / 2
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+WITHIN_S = 10.0
+
+
+class Looker:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.snapshots: list[Mapping[str, Any]] = []
+
+    def heard(self, snapshot: Mapping[str, Any]) -> None:
+        self.snapshots.append(snapshot)
+
+    def became(self, link: Link) -> None:
+        self.links.append(link)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        await until(lambda: holds(), WITHIN_S)
+
+
+@asynccontextmanager
+async def looking(answer: Answer) -> AsyncIterator[Looker]:
+    """Somebody who looks at a port that gives this answer."""
+    application = web.Application()
+    application.add_routes([web.get("/{path:.*}", answer)])
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    (address,) = runner.addresses
+    looker = Looker()
+    now = iter(range(100, 10_000))
+    feed = Feed(f"http://127.0.0.1:{address[1]}", {}, lambda: float(next(now)), Random(1))
+    reading = asyncio.create_task(feed.run(looker))
+    try:
+        yield looker
+    finally:
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        await runner.cleanup()
+
+
+async def sent(request: web.Request, *pieces: bytes) -> web.StreamResponse:
+    stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await stream.prepare(request)
+    for piece in pieces:
+        await stream.write(piece)
+        await asyncio.sleep(0.02)
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (401, "{}", "The admin token is wrong or missing (--token-file)."),
+        (503, '{"error": {"message": "Too many look."}}', "Too many look."),
+        (404, "<html>", "The answer is 404, and not a stream of penstock."),
+        (200, "<html>\n\n", "The stream ended."),
+        (200, "data: <html>\n\n", "This is no stream of penstock."),
+    ],
+)
+async def test_answers_that_are_no_stream(status: int, body: str, says: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, text=body)
+
+    async with looking(answer) as looker:
+        await looker.until(lambda: bool(looker.links))
+        assert looker.links[0] == Link("lost", 100.0, says)
+        assert not looker.snapshots
+
+
+async def test_a_stream_that_ends_is_read_again() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await sent(request, b'data: {"at"', b": 1}\n", b"\n", b'data: {"at": 2}\n\n')
+
+    async with looking(answer) as looker:
+        await looker.until(lambda: len(looker.snapshots) >= 4)
+        states = [each.state for each in looker.links]
+        assert states[:5] == ["live", "live", "lost", "live", "live"]
+        assert [each["at"] for each in looker.snapshots[:4]] == [1, 2, 1, 2]
+        assert looker.links[2] == Link("lost", 102.0, "The stream ended.")  # 101 was the first news
+
+
+async def test_a_silent_stream_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "SILENT_S", 0.2)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        stream = await sent(request, b'data: {"at": 1}\n\n')
+        await asyncio.sleep(WITHIN_S)
+        return stream
+
+    async with looking(answer) as looker:
+        await looker.until(lambda: looker.links[-1:] != [] and looker.links[-1].state == "lost")
+        assert looker.links[-1].why.startswith("Nothing came for ")
+
+
+async def test_redirects_get_no_token() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        raise web.HTTPFound("/elsewhere")
+
+    async with looking(answer) as looker:
+        await looker.until(lambda: bool(looker.links))
+    assert set(asked) == {"/api/v1/events"}
+
+
+def test_waits_are_between_one_and_twenty_seconds() -> None:
+    waits = [[wait_s(failures, Random(seed)) for seed in range(50)] for failures in range(9)]
+    assert 0.75 <= min(waits[0]) < max(waits[0]) <= 1.25
+    assert [round(sum(each) / 50) for each in waits] == [1, 2, 4, 8, 15, 15, 15, 15, 15]
+    assert max(waits[8]) <= 18.75

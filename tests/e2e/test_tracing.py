@@ -1,32 +1,50 @@
-"""Traces through the real process: what backends are told, and what a receiver gets."""
+"""Traces through the real process: what backends and receivers get, and broken receivers."""
 
 import asyncio
+import socket
+import ssl
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from penstock.bench.sim.server import SimServer
+from penstock.proxy.tracing.exporter import ANSWER_S, BATCH_S
+from tests.certificates import issue
 from tests.e2e.forked import run
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.request import ask
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
+from tests.e2e.request import CHAT, ask
 from tests.e2e.span_receiver import Span, SpanReceiver
-from tests.e2e.told import told
-from tests.e2e.traced import (
-    BODY,
-    CALLER,
-    CLIENT,
-    KEY,
-    PATH,
-    SAMPLED,
-    SERVER,
-    TRACE,
-    UNSAMPLED,
-    counted,
-    lines_of,
-    tracing,
-)
+from tests.e2e.told import told, until_told
+
+PATH = "/v1/chat/completions"
+TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SAMPLED, UNSAMPLED = f"00-{TRACE}-{CALLER}-01", f"00-{TRACE}-{CALLER}-00"
+KEY, SECRET = "sk-canary-0123456789abcdef", "canary prompt 91c2"
+BODY = CHAT | {"messages": [{"role": "user", "content": SECRET}]}
+SERVER, CLIENT = 2, 3
+
+
+def tracing(receiver: SpanReceiver, **settings: Any) -> dict[str, Any]:
+    return {"otlp_endpoint": receiver.url, "ratio": 1.0, "forced_ratio": 1.0} | settings
+
+
+def lines_of(server: SimServer, name: bytes) -> list[list[bytes]]:
+    """Of each request of a client its values of a header."""
+    asked = [each for each in server.seen if each.header("x-request-id")]
+    return [[value for key, value in each.headers if key.lower() == name] for each in asked]
+
+
+async def counted(penstock: Penstock, result: str) -> float:
+    return (await told(penstock)).get(count_of(result), 0.0)
+
+
+def count_of(result: str) -> str:
+    return f"penstock_trace_spans_total{{result={result}}}"
 
 
 async def line_of(penstock: Penstock, request_id: str) -> dict[str, Any]:
@@ -39,14 +57,8 @@ async def line_of(penstock: Penstock, request_id: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-# Without tracing ---------------------------------------------------------------------------------
-
-
-async def test_without_tracing_the_headers_pass_as_they_are(
-    simulate: Simulate, serve: Serve
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server])
+async def test_without_tracing_headers_pass_unchanged(fleet: Fleet) -> None:
+    (server,), penstock = await fleet()
     for value in (SAMPLED, UNSAMPLED, "nonsense", "00-0-0-0"):
         given = {"traceparent": value, "tracestate": "A=1,,", "baggage": "user=7"}
         got = await ask(penstock, PATH, BODY, x_request_id=f"id-{value[-2:]}", **given)
@@ -64,24 +76,8 @@ async def test_without_tracing_the_headers_pass_as_they_are(
     assert f'"trace_id": "{TRACE}"' in out
 
 
-async def test_the_text_form_of_the_access_log_has_the_id(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], log={"format": "text"})
-    await ask(penstock, PATH, BODY, traceparent=SAMPLED)
-    async with asyncio.timeout(5):
-        while not penstock.access_lines:
-            await asyncio.sleep(0.02)
-    assert f" trace_id={TRACE} " in penstock.access_lines[0]["text"]
-
-
-# What backends are told --------------------------------------------------------------------------
-
-
-async def test_backends_are_told_of_the_attempt(
-    simulate: Simulate, serve: Serve, receiver: SpanReceiver
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], tracing=tracing(receiver))
+async def test_backends_get_the_attempts_span(fleet: Fleet, receiver: SpanReceiver) -> None:
+    (server,), penstock = await fleet(tracing=tracing(receiver))
     await ask(penstock, PATH, BODY, traceparent=SAMPLED, tracestate="a=1 , b=2", baggage="user=7")
     await receiver.until(2)
     own, attempt = receiver.spans
@@ -93,11 +89,8 @@ async def test_backends_are_told_of_the_attempt(
     assert (attempt.trace_id, attempt.parent_id) == (TRACE, own.span_id)
 
 
-async def test_what_is_not_sampled_is_told_so_and_has_no_spans(
-    simulate: Simulate, serve: Serve, receiver: SpanReceiver
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve([server], tracing=tracing(receiver, ratio=0.0, forced_ratio=0.0))
+async def test_unsampled_requests_have_no_spans(fleet: Fleet, receiver: SpanReceiver) -> None:
+    (server,), penstock = await fleet(tracing=tracing(receiver, ratio=0.0, forced_ratio=0.0))
     for parent in (SAMPLED, UNSAMPLED, f"{SAMPLED}0", ""):
         given = {"traceparent": parent, "tracestate": "a=1"} if parent else {}
         await ask(penstock, PATH, BODY, **given)
@@ -115,17 +108,12 @@ async def test_what_is_not_sampled_is_told_so_and_has_no_spans(
     assert not receiver.raw
 
 
-# What a receiver gets ----------------------------------------------------------------------------
-
-ROUNDS, AT_ONCE = 50, 20
+ROUNDS, AT_ONCE = 20, 10
 
 
-async def test_spans_of_a_thousand_requests_with_failovers_arrive_whole(
-    simulate: Simulate, serve: Serve, receiver: SpanReceiver
-) -> None:
-    servers = await simulate(3)
-    penstock = await serve(
-        servers,
+async def test_spans_of_many_requests_arrive_whole(fleet: Fleet, receiver: SpanReceiver) -> None:
+    servers, penstock = await fleet(
+        3,
         pool={"policy": "round_robin"},
         tenants=[{"name": "research", "keys": [{"key": KEY}]}],
         tracing=tracing(receiver, forced_per_minute=600_000),
@@ -139,11 +127,11 @@ async def test_spans_of_a_thousand_requests_with_failovers_arrive_whole(
             asked = [_one(session, penstock, number * AT_ONCE + n) for n in range(AT_ONCE)]
             told_attempts |= dict(await asyncio.gather(*asked))
     spans = receiver.spans
-    await receiver.until(1_000 + sum(told_attempts.values()))
+    await receiver.until(ROUNDS * AT_ONCE + sum(told_attempts.values()))
     traces: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
         traces[span.trace_id].append(span)
-    assert len(traces) == 1_000
+    assert len(traces) == ROUNDS * AT_ONCE
     assert len({span.span_id for span in spans}) == len(spans)
     failed = 0
     for trace_id, found in traces.items():
@@ -204,14 +192,9 @@ def _nothing_secret(penstock: Penstock, servers: list[SimServer], receiver: Span
         assert secret.encode() not in raw, secret
 
 
-async def test_refused_requests_have_spans_and_strangers_cannot_ask_for_them(
-    simulate: Simulate, serve: Serve, receiver: SpanReceiver
-) -> None:
-    (server,) = await simulate()
-    penstock = await serve(
-        [server],
-        tenants=[{"name": "research", "keys": [{"key": KEY}]}],
-        tracing=tracing(receiver),
+async def test_strangers_cannot_force_spans(fleet: Fleet, receiver: SpanReceiver) -> None:
+    _, penstock = await fleet(
+        tenants=[{"name": "research", "keys": [{"key": KEY}]}], tracing=tracing(receiver)
     )
     wrong = {"authorization": "Bearer sk-canary-wrong"}
     assert (await ask(penstock, PATH, BODY, traceparent=SAMPLED, **wrong)).status == 401
@@ -225,11 +208,10 @@ async def test_refused_requests_have_spans_and_strangers_cannot_ask_for_them(
     assert "penstock.tenant" not in own.attributes
 
 
-async def test_a_broken_stream_and_a_client_that_leaves_are_told_apart(
-    simulate: Simulate, serve: Serve, receiver: SpanReceiver
+async def test_spans_distinguish_broken_streams_from_leaving_clients(
+    fleet: Fleet, receiver: SpanReceiver
 ) -> None:
-    (server,) = await simulate(profile="steady-50")
-    penstock = await serve([server], tracing=tracing(receiver))
+    (server,), penstock = await fleet(profile="steady-50", tracing=tracing(receiver))
     server.faults.set("cut_mid_stream", times=1, tokens=2, path=PATH)
     body = BODY | {"stream": True, "max_tokens": 400}
     with pytest.raises(aiohttp.ClientPayloadError):
@@ -248,3 +230,129 @@ async def test_a_broken_stream_and_a_client_that_leaves_are_told_apart(
     own, attempt = receiver.spans[2:]
     assert (own.failed, attempt.failed) == (False, False)
     assert own.attributes["penstock.error"] == "client_left"
+
+
+async def traffic(penstock: Penstock, requests: int, at_once: int = 16) -> float:
+    """Send so many requests, and return the longest time of one. Each must be answered."""
+    slowest_s, left = 0.0, iter(range(requests))
+    body = {"prompt": "x", "max_tokens": 1}
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        nonlocal slowest_s
+        for _ in left:
+            began_s = time.monotonic()
+            async with session.post(f"{penstock.url}/v1/completions", json=body) as answer:
+                assert answer.status == 200
+                await answer.read()
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(*(client(session) for _ in range(at_once)))
+    return slowest_s
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The address of a server that accepts connections, and never reads."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("how", ["refused", "silent", "deaf"])
+async def test_a_dead_receiver_costs_only_spans(
+    fleet: Fleet, receiver: SpanReceiver, deaf: str, how: str
+) -> None:
+    receiver.silent = True
+    if how == "refused":
+        await receiver.stop()
+    endpoint = deaf if how == "deaf" else receiver.url
+    _, penstock = await fleet(tracing=tracing(receiver, otlp_endpoint=endpoint))
+    await traffic(penstock, 1_500)
+    before_bytes = penstock.resident_bytes
+    assert await traffic(penstock, 1_500) < ANSWER_S  # who waited for it would take longer
+    found = await until_told(penstock, lambda found: found.get(count_of("dropped"), 0) > 1_000, 10)
+    assert found.get(count_of("sent"), 0) == 0
+    assert penstock.resident_bytes - before_bytes < 8e6
+    assert b"".join(penstock.log).count(b"spans are not delivered") <= 1
+    await penstock.until_at_rest()
+    began_s = time.monotonic()
+    assert await penstock.stop() == 0
+    assert time.monotonic() - began_s < BATCH_S / 3
+    assert b"spans were not delivered spans=" in b"".join(penstock.log)
+
+
+async def test_a_receiver_that_recovers_gets_its_spans(
+    fleet: Fleet, receiver: SpanReceiver
+) -> None:
+    receiver.statuses = [503, 429]
+    _, penstock = await fleet(tracing=tracing(receiver))
+    await ask(penstock, PATH, BODY)
+    await receiver.until(2, within_s=15)
+    assert len(receiver.heads) == 3
+    assert await counted(penstock, "sent") == 2
+    log = b"".join(penstock.log)
+    assert log.count(b"spans are not delivered reason=status_503") == 1
+    assert b"spans are delivered again" in log
+
+
+async def test_remaining_spans_are_sent_at_the_end(fleet: Fleet, receiver: SpanReceiver) -> None:
+    _, penstock = await fleet(tracing=tracing(receiver))
+    await ask(penstock, PATH, BODY)
+    await penstock.until_at_rest()
+    assert await penstock.stop() == 0
+    assert len(receiver.spans) == 2
+
+
+async def test_headers_from_a_file_go_to_the_receiver_only(
+    fleet: Fleet, receiver: SpanReceiver, tmp_path: Path
+) -> None:
+    file = tmp_path / "headers"
+    file.write_text("authorization: Bearer sk-receiver-7f3a91c2\nx-scope: a b\n")
+    file.chmod(0o600)
+    (server,), penstock = await fleet(tracing=tracing(receiver, headers_file=str(file)))
+    await ask(penstock, PATH, BODY)
+    await receiver.until(2)
+    (head,) = receiver.heads
+    assert (head["authorization"], head["x-scope"]) == ("Bearer sk-receiver-7f3a91c2", "a b")
+    assert (head["content-type"], head["content-encoding"]) == ("application/json", "gzip")
+    _, shown, _ = await run("config", "show", str(penstock.config))
+    said = shown + str(penstock.access_lines) + b"".join(penstock.log).decode()
+    assert "sk-receiver" not in said
+    assert "sk-receiver" not in str([each.headers for each in server.seen])
+
+
+async def test_a_reload_turns_tracing_on_and_off(fleet: Fleet, receiver: SpanReceiver) -> None:
+    (server,), penstock = await fleet()
+    await ask(penstock, PATH, BODY)
+    on = tracing(receiver, service_name="gate")
+    assert (await penstock.reload(tracing=on))[0] == 200
+    await ask(penstock, PATH, BODY)
+    await receiver.until(2)
+    assert {span.service for span in receiver.spans} == {"gate"}
+    assert (await penstock.reload(tracing={}))[0] == 200
+    await ask(penstock, PATH, BODY, traceparent=SAMPLED)
+    assert lines_of(server, b"traceparent")[0] == []
+    assert lines_of(server, b"traceparent")[2] == [SAMPLED.encode()]
+    await asyncio.sleep(1.2)
+    assert len(receiver.spans) == 2
+
+
+async def test_a_receiver_with_https_is_verified(
+    simulate: Simulate, serve: Serve, receiver: SpanReceiver, tmp_path: Path
+) -> None:
+    issue(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    await receiver.stop()
+    await receiver.start(tls)
+    (server,) = await simulate()
+    endpoint = receiver.url.replace("http:", "https:")
+    trusting = {"SSL_CERT_FILE": str(tmp_path / "tls.ca")}
+    settings = tracing(receiver, otlp_endpoint=endpoint)
+    stranger = await serve([server], tracing=settings)
+    await ask(stranger, PATH, BODY)
+    await until(lambda: b"spans are not delivered reason=untrusted" in b"".join(stranger.log), 10)
+    assert not receiver.heads
+    penstock = await serve([server], tracing=settings, environment=trusting)
+    await ask(penstock, PATH, BODY)
+    await receiver.until(2)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import orjson
 
 from tests.certificates import client_context, server_context
-from tests.e2e.listening import stop_listening
 from tests.e2e.process import Penstock
+from tests.e2e.raw_backend import stop_listening
 
 
 class TlsClient:

@@ -78,7 +78,7 @@ class Traffic:
 
 
 @contextlib.asynccontextmanager
-async def going_on(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def going_on(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
     """These run meanwhile."""
     tasks = [asyncio.create_task(work) for work in works]
     try:

@@ -1,6 +1,8 @@
 """A raw client of the data port: what it sends is sent as it is, and answers are read by hand."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +16,6 @@ KEY, PROMPT = "sk-canary-7f3a", "canary prompt 91c2"
 HOST = b"Host: penstock\r\n"
 SECRET = b"Authorization: Bearer " + KEY.encode() + b"\r\n"
 BODY = orjson.dumps({"model": "sim-model", "prompt": PROMPT, "max_tokens": 4})
-CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 
 def request(
@@ -94,38 +95,91 @@ class Client:
         except ConnectionResetError:
             return b""
 
-    def close(self) -> None:
+    def close(self, *, reset: bool = False) -> None:
         if self in self.opened:
             self.opened.remove(self)
+        if reset:
+            sock: socket.socket = self._writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 
 Guard = Callable[..., Awaitable[tuple[SimServer, Penstock]]]
 
 
-async def refuse_all(
-    penstock: Penstock, cases: Mapping[str, tuple[bytes, int, str]], *, closes: bool = True
-) -> None:
-    """Send each case on a connection of its own and compare; tell all that differ at once."""
-    wrong: dict[str, object] = {}
-    for name, (raw, status, code) in cases.items():
-        client = await Client.open(penstock, raw)
-        try:
-            answer = await client.answer(2.0)
-            if (answer.status, answer.code) != (status, code):
-                wrong[name] = answer
-            elif closes and (rest := await client.rest()) != b"":
-                wrong[name] = "not closed" if rest is None else rest
-        except (OSError, EOFError, ValueError) as error:  # a timeout is an OSError
-            wrong[name] = repr(error)
-        client.close()
-    assert not wrong
-
-
-def malformed(cases: Mapping[str, bytes]) -> dict[str, tuple[bytes, int, str]]:
-    return {name: (raw, 400, "invalid_request") for name, raw in cases.items()}
-
-
 def numbered(number: int, **options: Any) -> bytes:
     body = {"prompt": f"{PROMPT} {number}", "max_tokens": 6, **options}
     return request(body=orjson.dumps(body))
+
+
+class RawClient:
+    """A connection that is read by hand, so that bytes before a reset are not lost."""
+
+    opened: ClassVar[list["RawClient"]] = []
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.was_reset = False
+        self._loop = asyncio.get_running_loop()
+        self._ahead = b""
+        self.opened.append(self)
+
+    @classmethod
+    async def open(cls, port: int, data: bytes = b"", receive_bytes: int = 0) -> "RawClient":
+        sock = socket.socket()
+        sock.setblocking(False)
+        if receive_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        client = cls(sock)
+        await client._loop.sock_connect(sock, ("127.0.0.1", port))
+        await client.send(data)
+        return client
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self.sock, data)
+
+    async def until(self, marker: bytes, times: int = 1) -> bytes:
+        """All bytes up to the end of the marker's nth occurrence."""
+        async with asyncio.timeout(5):
+            while self._ahead.count(marker) < times:
+                more = await self._loop.sock_recv(self.sock, 65_536)
+                assert more, f"closed after {self._ahead!r}"
+                self._ahead += more
+        parts = self._ahead.split(marker, times)
+        self._ahead = parts.pop()
+        return marker.join(parts) + marker
+
+    async def rest(self, *, pause_s: float = 0.0) -> bytes:
+        """All bytes until the end of the stream or of the connection."""
+        got, self._ahead = self._ahead, b""
+        async with asyncio.timeout(20):
+            try:
+                while more := await self._loop.sock_recv(self.sock, 65_536):
+                    got += more
+                    await asyncio.sleep(pause_s)
+                    if pause_s and got.endswith(b"\r\n0\r\n\r\n"):
+                        break
+            except ConnectionResetError:
+                self.was_reset = True
+        return got
+
+    async def silent(self) -> bool:
+        """Whether nothing comes for a while."""
+        try:
+            await asyncio.wait_for(self._loop.sock_recv(self.sock, 1), 0.03)
+        except TimeoutError:
+            return not self._ahead
+        return False
+
+    # Ways to leave.
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def reset(self) -> None:
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+    def half_close(self) -> None:
+        """Say that no more will be sent; a client that exits looks the same."""
+        self.sock.shutdown(socket.SHUT_WR)

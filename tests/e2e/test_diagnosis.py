@@ -1,29 +1,63 @@
-"""Service levels of a real process: requests are counted, told and kept over reloads."""
+"""Why a pool is slow, and which service levels are missed, as a running process tells it."""
 
+import asyncio
 import re
 from typing import Any
 
-import aiohttp
-import orjson
 import pytest
 
 from tests.e2e.forked import run
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.request import CHAT, ask
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.request import BODIES, CHAT, ask
+from tests.e2e.traffic import going_on
+
+WITHIN_S = 30.0  # ten fine looks, a second each, and what the window remembers
+
+
+async def verdict(penstock: Penstock) -> dict[str, Any]:
+    (told,) = await penstock.admin("verdict") or [{"kind": "none"}]
+    return dict(told)
+
+
+async def until_told(penstock: Penstock, kind: str) -> dict[str, Any]:
+    async with asyncio.timeout(WITHIN_S):
+        while (told := await verdict(penstock))["kind"] != kind:
+            await asyncio.sleep(0.2)
+    return told
+
+
+async def test_a_failing_backend_is_named_until_it_is_back(fleet: Fleet) -> None:
+    (_, second), penstock = await fleet(2, health={"interval_s": 0.2, "rise": 1})
+    await until_told(penstock, "fine")
+    second.faults.set("health_503")
+    told = await until_told(penstock, "failing")
+    assert told["backend"] == "b1"
+    assert "b1 is out" in told["sentence"]
+    assert "restart it" in told["to_do"][0]
+    assert 'penstock_bottleneck{kind="failing",pool="default"} 1.0' in await penstock.metrics()
+    second.faults.clear()
+    await until_told(penstock, "fine")
+
+
+async def test_a_limit_that_makes_requests_wait_is_named(fleet: Fleet) -> None:
+    _, penstock = await fleet(1, profile="steady-50", pool={"max_requests": 1})
+    body = BODIES["/v1/completions"] | {"max_tokens": 250, "stream": True}
+    async with going_on(*(ask(penstock, "/v1/completions", body) for _ in range(6))):
+        told = await until_told(penstock, "waiting")
+        assert told["detail"] == "requests"
+        assert "max_requests" in told["sentence"]
+    assert (await until_told(penstock, "fine"))["to_do"] == []
+
 
 CHATS = "/v1/chat/completions"
-FIRST = {"ttft_s": {"p95": 5.0}, "e2e_s": {"p50": 10}, "availability": 0.99, "goodput": 0.9}
+LEVELS = {"ttft_s": {"p95": 5.0}, "e2e_s": {"p50": 10}, "availability": 0.99, "goodput": 0.9}
 BATCH = {"pool": "default", "class": "batch", "error_rate": 0.01}
 STREAM = CHAT | {"stream": True}
 
 
 async def objectives(penstock: Penstock) -> dict[str, Any]:
     """What is told of each objective, by its pool, class and name."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{penstock.admin_url}/api/v1/slo") as answer,
-    ):
-        told = orjson.loads(await answer.read())
+    told = await penstock.admin("slo")
     return {f"{each['pool']}/{each['class']}/{each['slo']}": each for each in told}
 
 
@@ -33,9 +67,8 @@ async def counts(penstock: Penstock) -> dict[str, tuple[int, int]]:
     return {name: (each["requests"], each["bad"]) for name, each in told.items()}
 
 
-async def test_requests_are_counted_and_told(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate(1)
-    penstock = await serve([server], slo=[FIRST, BATCH])
+async def test_service_levels_count_requests(fleet: Fleet) -> None:
+    (server,), penstock = await fleet(1, slo=[LEVELS, BATCH])
     for _ in range(5):
         assert (await ask(penstock, CHATS, STREAM)).status == 200
     assert (await ask(penstock, CHATS, CHAT, x_penstock_priority="batch")).status == 200
@@ -70,7 +103,7 @@ async def test_requests_are_counted_and_told(simulate: Simulate, serve: Serve) -
     assert told["None/None/ttft_p95"]["requests"] == 5  # a failure at once says nothing of it
 
 
-async def test_an_operator_sees_what_is_missed(simulate: Simulate, serve: Serve) -> None:
+async def test_status_shows_missed_service_levels(simulate: Simulate, serve: Serve) -> None:
     servers = await simulate(1)
     slow = [{"pool": "default", "ttft_s": {"p95": 0.001}}]
     penstock = await serve(servers, slo=slow)
@@ -88,32 +121,3 @@ async def test_an_operator_sees_what_is_missed(simulate: Simulate, serve: Serve)
 async def slo_lines(penstock: Penstock) -> list[str]:
     _, out, _ = await run("status", "--admin", penstock.admin_url)
     return [line for line in out.splitlines() if line.startswith("SLO ")]
-
-
-async def test_a_reload_keeps_the_counts_of_what_stays(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(1)
-    penstock = await serve(servers, slo=[FIRST, BATCH])
-    for _ in range(3):
-        await ask(penstock, CHATS, STREAM)
-        await ask(penstock, CHATS, STREAM, x_penstock_priority="batch")
-    changed = FIRST | {"ttft_s": {"p95": 4.0}, "availability": 0.9}
-    del changed["goodput"]
-    added = {"pool": "default", "availability": 0.9}
-    status, _ = await penstock.reload(slo=[added, changed, BATCH])
-    assert status == 200
-    assert await counts(penstock) == {
-        "default/None/availability": (0, 0),  # new
-        "None/None/ttft_p95": (0, 0),  # another time
-        "None/None/e2e_p50": (6, 0),
-        "None/None/availability": (6, 0),  # another share of the same requests
-        "default/batch/error_rate": (3, 0),
-    }
-    assert (await objectives(penstock))["None/None/availability"]["objective"] == 0.9
-    status, told = await penstock.reload(slo=[{"pool": "other", "availability": 0.9}])
-    assert status == 422
-    assert "slo[0].pool: there is no pool other: there are default" in str(told)
-    assert (await counts(penstock))["None/None/e2e_p50"] == (6, 0)
-    assert (await penstock.reload(slo=[]))[0] == 200
-    assert await objectives(penstock) == {}
-    await ask(penstock, CHATS, STREAM)
-    assert "penstock_slo_requests_total{" not in await penstock.metrics()

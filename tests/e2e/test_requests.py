@@ -1,4 +1,4 @@
-"""A user asks where the time of requests went, of a real process before simulated servers."""
+"""Recent requests and access lines: where the time of requests went, and nothing private."""
 
 import asyncio
 import re
@@ -6,17 +6,17 @@ from typing import Any
 
 import aiohttp
 import orjson
+import pytest
 
 from tests.e2e.forked import run
-from tests.e2e.process import Penstock, Serve, Simulate
-from tests.e2e.request import CHAT, ask
-from tests.e2e.test_admission import ONE_PLACE, PROFILE, longer, until_waiting
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.request import CHAT, ask, fetch
+from tests.e2e.test_admission import PROFILE
 from tests.e2e.test_admission import stream as long_stream
-from tests.e2e.wire import Guard
 
 SECRET = "canary prompt 91c2"
 KEYS = {name: f"sk-canary-{name}-0123456789abcdef" for name in ("victim", "attacker")}
-TENANTS = [{"name": name, "keys": [{"key": key}]} for name, key in KEYS.items()]
+TENANTS = [{"name": name, "keys": [{"key": bearer}]} for name, bearer in KEYS.items()]
 PATH = "/v1/chat/completions"
 BODY = CHAT | {"messages": [{"role": "user", "content": SECRET}]}
 TOKEN = "t-canary-0123456789abcdef"
@@ -24,11 +24,8 @@ TOKEN = "t-canary-0123456789abcdef"
 
 async def kept(penstock: Penstock, query: str = "", token: str = "") -> tuple[int, Any]:
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    async with (
-        aiohttp.ClientSession(headers=headers) as session,
-        session.get(f"{penstock.admin_url}/api/v1/requests{query}") as answer,
-    ):
-        return answer.status, orjson.loads(await answer.read())
+    got = await fetch(f"{penstock.admin_url}/api/v1/requests{query}", headers=headers)
+    return got.status, got.json
 
 
 async def until_kept(penstock: Penstock, request_id: str) -> dict[str, Any]:
@@ -41,13 +38,14 @@ async def until_kept(penstock: Penstock, request_id: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-def key(name: str) -> str:
+def bearer(name: str) -> str:
     return f"Bearer {KEYS[name]}"
 
 
-async def test_a_failover_is_told_and_nothing_secret_is(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(2, profile="steady-50")
-    penstock = await serve(servers, pool={"policy": "round_robin"}, tenants=TENANTS)
+async def test_a_failover_is_shown_and_nothing_secret(fleet: Fleet) -> None:
+    servers, penstock = await fleet(
+        2, profile="steady-50", pool={"policy": "round_robin"}, tenants=TENANTS
+    )
     outputs = []
     for number in range(4):
         if number == 2:
@@ -57,7 +55,7 @@ async def test_a_failover_is_told_and_nothing_secret_is(simulate: Simulate, serv
             penstock,
             PATH,
             BODY | {"stream": True},
-            authorization=key("victim"),
+            authorization=bearer("victim"),
             x_penstock_timing="1",
             x_request_id=f"id-{number}",
         )
@@ -85,9 +83,7 @@ async def test_a_failover_is_told_and_nothing_secret_is(simulate: Simulate, serv
     status, _, err = await run("trace", "nobody/knows?it", "--admin", penstock.admin_url)
     assert (status, "No request with this id is kept" in err) == (1, True)
     outputs += [out, orjson.dumps((await kept(penstock, "?limit=500"))[1]).decode()]
-    async with asyncio.timeout(3):
-        while len(penstock.access_lines) < 5:
-            await asyncio.sleep(0.02)
+    await penstock.lines(5)
     (line,) = [each for each in penstock.access_lines if each.get("attempts") == 2]
     assert (line["pool"], line["class"]) == ("default", "standard")
     assert line["failed"][0]["failure"] == "reset"
@@ -98,9 +94,8 @@ async def test_a_failover_is_told_and_nothing_secret_is(simulate: Simulate, serv
         assert not [each for each in outputs if secret in each]
 
 
-async def test_a_wait_and_who_still_waits_are_told(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(1, profile=PROFILE)
-    penstock = await serve(servers, admission={"enabled": True})
+async def test_waits_are_shown_with_their_reasons(fleet: Fleet) -> None:
+    _, penstock = await fleet(1, profile=PROFILE, admission={"enabled": True})
     await asyncio.gather(*(long_stream(penstock, n, x_request_id=f"id-{n}") for n in range(6)))
     entries = [await until_kept(penstock, f"id-{number}") for number in range(6)]
     queued = [part for each in entries for part in each["parts"] if part["part"] == "queue"]
@@ -113,59 +108,12 @@ async def test_a_wait_and_who_still_waits_are_told(simulate: Simulate, serve: Se
     _, out, _ = await run("requests", "--slow", "--admin", penstock.admin_url)
     assert "IN LINE" in out
     assert "waiting in line (" in out or "queue and prefill" in out
-    async with asyncio.timeout(3):
-        while len(penstock.access_lines) < 6:
-            await asyncio.sleep(0.02)
+    await penstock.lines(6)
     waits = [line["waits_for"] for line in penstock.access_lines if "waits_for" in line]
     assert sorted(waits) == sorted(part["why"] for part in queued)
 
 
-async def test_a_client_that_leaves_while_it_waits_is_told(
-    simulate: Simulate, serve: Serve
-) -> None:
-    servers = await simulate(1, profile=PROFILE)
-    penstock = await serve(servers, admission={"enabled": True}, pool=ONE_PLACE)
-    first = asyncio.create_task(longer(penstock, 0, max_tokens=100))
-    await asyncio.sleep(0.05)
-    others = [
-        asyncio.create_task(long_stream(penstock, number, x_request_id=f"left-{number}"))
-        for number in range(1, 5)
-    ]
-    await until_waiting(penstock, 4)
-    for other in others:
-        other.cancel()
-    await until_waiting(penstock, 0)
-    for number in range(1, 5):
-        entry = await until_kept(penstock, f"left-{number}")
-        assert (entry["status"], entry["backend"], entry["failed"]) == (499, None, True)
-        assert entry["parts"][-1]["part"] == "queue"
-    _, out, _ = await run("trace", "left-1", "--admin", penstock.admin_url)
-    assert "Its client left before the answer began." in out
-    await first
-
-
-async def test_a_flood_under_a_victims_ids_hides_nothing(simulate: Simulate, serve: Serve) -> None:
-    (server,) = await simulate(1)
-    penstock = await serve([server], tenants=TENANTS)
-    server.faults.set("cut_before_headers", times=1)
-    got = await ask(penstock, PATH, BODY, authorization=key("victim"), x_request_id="mine")
-    assert got.status == 503 or got.status == 502
-
-    async def floods(number: int) -> None:
-        name = key("attacker") if number % 2 else "Bearer sk-canary-wrong"
-        for _ in range(30):
-            await ask(penstock, PATH, BODY, authorization=name, x_request_id="mine")
-
-    for _ in range(5):
-        await asyncio.gather(*(floods(number) for number in range(8)))
-    _, told = await kept(penstock, "/mine")
-    assert [each["tenant"] for each in told if each["tenant"]].count("victim") == 1
-    assert len(told) == 3  # the attacker's, and one for all without a key
-    _, failed = await kept(penstock, "?failed=1&tenant=victim")
-    assert [each["id"] for each in failed] == ["mine"]
-
-
-async def test_only_who_has_the_token_is_told(simulate: Simulate, serve: Serve) -> None:
+async def test_recent_requests_need_the_token(simulate: Simulate, serve: Serve) -> None:
     penstock = await serve(await simulate(1), ready=0, at_rest=False, admin={
         "host": "127.0.0.1", "port": 0, "token": TOKEN,
     })  # fmt: skip
@@ -179,31 +127,38 @@ async def test_only_who_has_the_token_is_told(simulate: Simulate, serve: Serve) 
     assert (status, out) == (0, "No such request is kept.\n")
 
 
-async def test_a_log_for_people(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(1), log={"format": "text"})
+async def test_access_lines_as_text(fleet: Fleet) -> None:
+    _, penstock = await fleet(1, log={"format": "text"})
     await ask(penstock, PATH, BODY, x_request_id="id-7")
-    async with asyncio.timeout(3):
-        while not penstock.access_lines:
-            await asyncio.sleep(0.02)
+    await penstock.lines(1)
     line = penstock.access_lines[0]["text"]
     assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z 200 +[\d.]+ms +[\d.]+ms b0 ", line)
     assert line.endswith(" reason=only id=id-7\n")
     assert SECRET not in line
 
 
-async def test_no_output_tells_a_prompt_or_a_key(guard: Guard) -> None:
-    """The guard's own prompt and key, which its end looks for in the log and metrics, too."""
-    server, penstock = await guard()
-    await ask(server, "/v1/models", method="GET")
-    async with aiohttp.ClientSession() as session:
-        headers = {"authorization": "Bearer sk-canary-7f3a"}
-        body = {"model": "sim-model", "prompt": SECRET, "max_tokens": 4}
-        for path in ("/v1/completions", f"/{SECRET}"):
-            async with session.post(penstock.url + path, json=body, headers=headers) as answer:
-                await answer.read()
-    _, told = await kept(penstock)
-    assert len(told) == 2
-    for command in (["requests"], ["requests", "--json"], ["trace", told[0]["id"]]):
-        _, out, _ = await run(*command, "--admin", penstock.admin_url)
-        assert SECRET not in out
-        assert "sk-canary" not in out
+PROMPT: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 5}
+
+
+async def test_every_request_has_an_access_line(fleet: Fleet) -> None:
+    (server,), penstock = await fleet()
+    url, stream = penstock.url + "/v1/completions", PROMPT | {"stream": True}
+    await fetch(f"{url}?key=k", "POST", json=stream, headers={"x-request-id": "id-1"})
+    await fetch(f"{penstock.url}/nowhere")
+    await fetch(url, "POST", data=b"[]")
+    server.faults.set("cut_mid_stream", tokens=2)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await fetch(url, "POST", json=stream)
+    served, unknown, bad, broken = await penstock.lines(4)
+    assert (served["request_id"], served["client"]) == ("id-1", "127.0.0.1")
+    assert (served["method"], served["path"]) == ("POST", "/v1/completions")
+    assert (served["status"], served["whole"], served["error"]) == (200, True, None)
+    assert (served["backend"], served["attempts"], served["stream"]) == ("b0", 1, True)
+    assert (served["prompt_tokens"], served["completion_tokens"]) == (4, 5)
+    assert 0 < served["ttft_ms"] <= served["duration_ms"] < 2_000
+    assert served["bytes"] > 500
+    assert (unknown["status"], unknown["error"]) == (404, "unknown_path")
+    assert unknown["path"] is None  # a client's text: it may hold anything
+    assert (bad["status"], bad["error"]) == (400, "invalid_request")
+    assert (broken["status"], broken["whole"], broken["error"]) == (200, False, "stream_broken")
+    assert len({line["request_id"] for line in penstock.access_lines}) == 4

@@ -1,17 +1,22 @@
-"""The Python SDKs through aliases, a split and fall-backs: all as if they asked the backend."""
+"""SDKs in Python and on Node through aliases, a split and fall-backs."""
 
 import operator
 import re
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Final
 
 import anthropic
 import httpx2
 import openai
+import orjson
 import pytest
 
+from tests.e2e.forked import run_program as run
 from tests.e2e.process import Serve, Simulate
 from tests.e2e.raw_backend import RawBackend
+from tests.e2e.request import ask as ask_one
 from tests.e2e.routed import NAMES, NEXT, REQUEST_ID, STABLE, Kept, Routed, engine_got, start
 
 QUESTION: Final = 'Tell me of rivers, 水 and "bridges".'
@@ -114,18 +119,18 @@ async def compare(
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_openai(routed: Routed, name: str) -> None:
+async def test_openai_through_routes(routed: Routed, name: str) -> None:
     for number, (resource, ask) in enumerate(OPENAI.values()):
         await compare(routed, openai.AsyncOpenAI, name, resource, ask, f"session {number}")
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_anthropic(routed: Routed, name: str) -> None:
+async def test_anthropic_through_routes(routed: Routed, name: str) -> None:
     for number, (resource, ask) in enumerate(ANTHROPIC.values()):
         await compare(routed, anthropic.AsyncAnthropic, name, resource, ask, f"session {number}")
 
 
-async def test_both_versions_of_a_split_answer_and_a_session_keeps_its_own(routed: Routed) -> None:
+async def test_sessions_keep_their_side_of_a_split(routed: Routed) -> None:
     resource, ask = OPENAI["chat, streamed"]
     answered: dict[str, set[str]] = {STABLE: set(), NEXT: set()}
     for number in [*range(12), *range(12)]:
@@ -137,7 +142,7 @@ async def test_both_versions_of_a_split_answer_and_a_session_keeps_its_own(route
     assert not answered[STABLE] & answered[NEXT]
 
 
-async def test_a_target_that_fails_is_tried_before_its_fall_back(routed: Routed) -> None:
+async def test_a_failing_target_is_tried_before_its_fall_back(routed: Routed) -> None:
     resource, ask = OPENAI["chat"]
     kept = Kept()
     async with client(openai.AsyncOpenAI, routed.penstock.url, kept) as sdk:
@@ -147,8 +152,69 @@ async def test_a_target_that_fails_is_tried_before_its_fall_back(routed: Routed)
     assert routed.failing.arrived
 
 
-async def test_names_of_routes_are_listed_like_models(routed: Routed) -> None:
+async def test_names_of_routes_are_listed(routed: Routed) -> None:
     async with client(openai.AsyncOpenAI, routed.penstock.url, Kept()) as sdk:
         assert isinstance(sdk, openai.AsyncOpenAI)
         listed = {model.id async for model in sdk.models.list()}
     assert listed >= NAMES.keys()
+
+
+FOLDER: Final = Path(__file__).parent / "node"
+ASKS: Final = 20  # four clients, five questions each
+Told = dict[str, dict[str, Any]]
+
+
+async def installed(folder: Path) -> str:
+    """Install the clients into an empty folder. Returns the program `node`."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("no node or no npm on this machine (Debian: apt-get install nodejs npm)")
+    for name in ("package.json", "ask.mjs"):
+        shutil.copy(FOLDER / name, folder)
+    flags = ("--silent", "--no-audit", "--no-fund", "--no-package-lock")
+    await run(npm, "install", *flags, folder=folder, within_s=220)
+    return node
+
+
+async def sessions(routed: Routed) -> list[str]:
+    """A session of either version of the split."""
+    found: dict[str, str] = {}
+    for number in range(40):
+        body = {"model": "gpt-split", "prompt": "x", "max_tokens": 1}
+        got = await ask_one(routed.penstock, "/v1/completions", body, x_session_id=f"s{number}")
+        found.setdefault(got.headers["x-penstock-model"], f"s{number}")
+    return [found[STABLE], found[NEXT]]
+
+
+def same(through: Told, direct: Told) -> None:
+    """Each answer is what the backend itself gave: what the client makes of it, and its bytes."""
+    assert len(through) == ASKS
+    assert not {kind: told for kind, told in through.items() if "failed" in told}
+    for kind, told in through.items():
+        assert told["said"], kind
+        assert told["said"] == direct[kind]["said"], kind
+        assert told["bytes"] == direct[kind]["bytes"], kind
+
+
+@pytest.mark.once
+@pytest.mark.timeout(300)
+async def test_clients_on_node(routed: Routed, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("node")
+    node = await installed(folder)
+    url = routed.penstock.url
+    one, other = await sessions(routed)
+    asked = [{"url": url, "model": name, "session": one} for name in NAMES]
+    asked.append({"url": url, "model": "gpt-split", "session": other})
+    served = {model for models in NAMES.values() for model in models}
+    direct = [{"url": routed.servers[each].url, "model": each, "session": one} for each in served]
+    arguments = orjson.dumps([*asked, *direct]).decode()
+    lines = (await run(node, "ask.mjs", arguments, folder=folder, within_s=120)).splitlines()
+    answers: list[Told] = [orjson.loads(line) for line in lines]
+    of_model = dict(zip(served, answers[len(asked) :], strict=True))
+    models = []
+    for asking, through in zip(asked, answers, strict=False):
+        (model,) = {told["served"] for told in through.values()}
+        assert model in NAMES[asking["model"]]
+        models.append(model)
+        same(through, of_model[model])
+    assert {models[1], models[-1]} == {STABLE, NEXT}
