@@ -11,7 +11,7 @@ OUTSIDE = """(selector) => [...document.querySelectorAll(selector)].filter((each
 }).length"""
 
 
-async def test_who_waits_is_seen_without_scrolling(stage: Stage, window: Window) -> None:
+async def test_waiting_requests_are_seen_without_scrolling(stage: Stage, window: Window) -> None:
     stage.snapshot = figures.snapshot(4)
     await window.page.goto(stage.url)
     await window.page.wait_for_selector("#tenants:visible")
@@ -19,7 +19,7 @@ async def test_who_waits_is_seen_without_scrolling(stage: Stage, window: Window)
     assert await window.page.evaluate(OUTSIDE, "#tenants > span") == 0
 
 
-async def test_of_many_tenants_the_rest_is_counted(stage: Stage, window: Window) -> None:
+async def test_tenants_beyond_the_first_are_counted(stage: Stage, window: Window) -> None:
     stage.snapshot = figures.snapshot(4)
     many = [{"name": f"tenant-{number}", "requests": 9 - number} for number in range(9)]
     stage.snapshot["queue"]["tenants"] = many
@@ -32,7 +32,7 @@ async def test_of_many_tenants_the_rest_is_counted(stage: Stage, window: Window)
     assert await window.page.evaluate(OUTSIDE, "#tenants > span") == 0
 
 
-async def test_without_service_levels_the_others_have_their_room(
+async def test_other_cards_take_the_room_of_absent_service_levels(
     stage: Stage, window: Window
 ) -> None:
     stage.snapshot = figures.snapshot(4, canaries=[], slos=[])

@@ -26,9 +26,7 @@ SNAPSHOTS = {
 }
 SIZES: dict[str, dict[str, Any]] = {
     "light": {},
-    "dark": {"color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True},
-    "small-phone": {
+    "small-phone, dark": {
         "viewport": {"width": 320, "height": 568},
         "is_mobile": True,
         "color_scheme": "dark",
@@ -87,7 +85,7 @@ async def test_at_1280_by_720_all_is_on_one_screen(stage: Stage, window: Window)
     assert all(box is not None and box["y"] + box["height"] < 720 for box in boxes)
 
 
-async def test_the_first_figures_are_told_as_words(stage: Stage, window: Window) -> None:
+async def test_figures_are_put_into_words(stage: Stage, window: Window) -> None:
     stage.snapshot = SNAPSHOTS["trouble"]
     await window.page.goto(stage.url)
     await window.page.wait_for_selector("#backends tbody tr")

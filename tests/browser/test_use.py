@@ -38,7 +38,7 @@ async def test_two_hundred_backends_are_sorted_and_filtered(stage: Stage, window
     assert "No backend fits" in await window.text("#backends-note")
 
 
-async def test_beyond_three_hundred_the_rest_is_counted(stage: Stage, window: Window) -> None:
+async def test_backends_beyond_three_hundred_are_counted(stage: Stage, window: Window) -> None:
     page = await opened(stage, window, figures.snapshot(1_000))
     assert await page.locator(ROWS).count() == 300
     assert "700 more backends" in await window.text("#backends-note")
@@ -138,7 +138,7 @@ async def test_the_last_one_is_drained_with_a_warning(stage: Stage, window: Wind
     assert "new requests will get 503" in await window.text("#change-effect")
 
 
-async def test_a_request_that_is_kept_no_more_says_so(stage: Stage, window: Window) -> None:
+async def test_a_forgotten_request_is_reported_as_such(stage: Stage, window: Window) -> None:
     page = await opened(stage, window, figures.snapshot(3))
     await page.get_by_role("button", name="failed").click()
     await page.locator("#requests-table tbody tr").first.click()
@@ -198,7 +198,7 @@ async def test_a_sentence_leads_to_its_row_and_to_the_runbook(stage: Stage, wind
     assert await page.locator(".remedies a").get_attribute("href") == link
 
 
-async def test_what_came_before_is_shown_to_who_comes_later(stage: Stage, window: Window) -> None:
+async def test_a_later_viewer_sees_the_past(stage: Stage, window: Window) -> None:
     stage.past = figures.past(600)
     stage.snapshot = figures.snapshot(12, at=figures.AT_S + 600)
     page = window.page

@@ -9,9 +9,8 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from tests.e2e.forked import Forked
+from tests.e2e.forked import Forked, SimProcess
 from tests.e2e.process import Penstock
-from tests.e2e.sim_process import SimProcess
 
 # 10 tokens a second on every stream, however many there are.
 SIM: Final = ("--profile", "steady-50", "--speedup", "0.2")

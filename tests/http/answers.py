@@ -319,6 +319,12 @@ def _unusual() -> list[Case]:
             body=b"\x1f\x8b\x00",
         ),
         good(
+            # It never shows a `data:`. Held for one, it would be lost.
+            "an encoded stream",
+            told(SSE, b"content-encoding: gzip\r\n", body=b"\x1f\x8b\x08\x00"),
+            body=b"\x1f\x8b\x08\x00",
+        ),
+        good(
             "a stream",
             told(SSE, CHUNKED, body=chunk(TOKEN) + chunk(DONE) + LAST, framed=True),
             body=TOKEN + DONE,

@@ -18,11 +18,7 @@ def body_of(name: str) -> bytes:
 
 
 def raw(
-    body: bytes,
-    *fields: bytes,
-    line: bytes = LINE,
-    host: bytes = HOST,
-    framed: bool = False,
+    body: bytes, *fields: bytes, line: bytes = LINE, host: bytes = HOST, framed: bool = False
 ) -> bytes:
     """A request; `framed`: the fields say where its body ends."""
     length = [] if framed else [b"Content-Length: %d" % len(body)]
