@@ -281,9 +281,8 @@ async def test_penstock_below_a_path(fleet: Fleet) -> None:
         assert (await ask(penstock, path, method="GET")).status == 200
     for path in ("/v1/models", "/health", "/", "/llmx/health"):
         assert (await ask(penstock, path, method="GET")).status == 404
-    got = await ask(penstock, "/v1/completions", BODIES["/v1/completions"])
+    got = await ask(penstock, "/v1/completions")
     assert "Did you mean /llm/v1/completions?" in got.json["error"]["message"]
-    assert (await penstock.lines(1))[0]["path"] == "/v1/chat/completions"
 
 
 async def test_unknown_paths_answer_like_their_api(guard: Guard) -> None:

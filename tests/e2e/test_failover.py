@@ -101,7 +101,7 @@ async def test_a_lone_backends_failure_is_a_502(fleet: Fleet) -> None:
             server.faults.clear()
             server.faults.set(fault)
             got = await ask(penstock, stream=stream)
-            error = orjson.loads(got.body)["error"]
+            error = error_of(got)
             assert (got.status, error["code"], got.ended) == (502, "backend_error", True)
             assert got.header(b"retry-after") == b"1"
             assert str(server.port) not in error["message"]

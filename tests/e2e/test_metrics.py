@@ -90,6 +90,7 @@ async def test_off_loopback_costs_and_tenants_need_a_token(
     key = {"authorization": "Bearer sk-others-91ab77"}
     async with aiohttp.ClientSession(headers=key) as session:
         assert await complete(penstock, session) == 200
+    await penstock.lines(1)  # it is counted
     async with aiohttp.ClientSession() as session:
         for token in ("", "wrong", *admin.values()):
             headers = {"authorization": f"Bearer {token}"} if token else {}

@@ -181,10 +181,11 @@ async def test_readers_change_nothing(fleet: Fleet) -> None:
             assert (await got.json())["access"] == "view"
         async with aiohttp.ClientSession(penstock.admin_url) as program:
             changes = ("backends/b0/drain", "backends/b0/maint", "backends/b0/ready", "reload")
-            headers = page_headers(penstock)
-            for method, each, answer in (("GET", paths, 200), ("POST", changes, 403)):
+            page = page_headers(penstock)
+            asked: Any = (("GET", paths, {}, 200), ("POST", changes, page, 403))
+            for method, each, own, answer in asked:
                 for path in (f"/api/v1/{name}" for name in each):
-                    assert (await status_of(session, method, path, headers=headers))[0] == answer
+                    assert (await status_of(session, method, path, headers=own))[0] == answer
                     assert (await status_of(program, method, path, headers=bearer))[0] == answer
             explain = {"json": BODIES["/v1/completions"], "headers": bearer}
             assert (await status_of(program, "POST", "/api/v1/explain", **explain))[0] == 200
