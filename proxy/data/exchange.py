@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from penstock.balancing.lease import Lease
+from penstock.balancing.outline import LARGE_BYTES
 from penstock.proxy.data.acceptance import decode, take_decoded
 from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
@@ -187,7 +188,9 @@ class Exchange(AttemptOwner):
     def _begin_read(self) -> None:
         holder, scheduler, size_bytes = self._holder, self._plane.scheduler, len(self.request.body)
         told = None
-        if size_bytes < SMALL_BYTES or scheduler.take(holder, size_bytes * JSON_BYTE_S):
+        if size_bytes < SMALL_BYTES or (
+            size_bytes <= LARGE_BYTES and scheduler.take(holder, size_bytes * JSON_BYTE_S)
+        ):
             told = self._glance()
         if told is not None:
             self._read(told)

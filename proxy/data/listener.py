@@ -42,8 +42,8 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 HEAD_S: Final = 50e-6
 # Reading so many bytes of a head takes about as long again.
 HEAD_BYTES: Final = 4_096
-# A byte of a body: most of it is the kernel's copy.
-BYTE_S: Final = 1e-9
+# A byte of a body: the copies, and its hash.
+BYTE_S: Final = 2e-9
 # One read of a body, as large as they are.
 READ_S: Final = 262_144 * BYTE_S
 # A line end of a chunked body. A chunk has two.
