@@ -18,7 +18,6 @@ from tests.e2e.process import Fleet, Penstock, Serve, Simulate
 from tests.e2e.raw_backend import RawBackend, RawBackends, answer
 from tests.e2e.request import Got as Answered
 from tests.e2e.request import ask as ask_once
-from tests.e2e.traffic import going_on
 
 DEFAULTS: dict[str, Any] = {
     "interval_s": 2,
@@ -158,21 +157,6 @@ async def test_a_failing_backend_is_out_and_the_last_serves(fleet: Fleet) -> Non
         await penstock.until(lambda _: len(load.served) > served + 50, 10)
     assert load.errors == []
     assert (await penstock.backends())[1]["state"] in ("ready", "suspect")
-
-
-async def test_a_backend_that_fails_only_chats_is_ejected(fleet: Fleet) -> None:
-    """Behind one address, where all failures are one client's."""
-    servers, penstock = await fleet(3, health={"interval_s": 1})
-
-    async def keep_asking() -> None:
-        while True:
-            await ask(penstock, CHATS, max_tokens=2)
-
-    async with going_on(keep_asking()):
-        await penstock.until(lambda listing: listing[1]["requests_total"] > 5, 5)
-        servers[0].faults.set("internal_error", path=CHATS)
-        await penstock.until(lambda listing: listing[0]["state"] == "ejected", 10)
-    assert [each["state"] for each in await penstock.backends()][1:] == ["ready"] * 2
 
 
 async def test_requests_do_not_wait_for_an_engine_that_hangs(
