@@ -8,8 +8,9 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := .venv/bin/python -m pytest -q
 # Most tests wait, so four processes keep two cores busy. Tests marked `alone` measure: they run last, in one.
 TOGETHER := $(PYTEST) -n 4 --dist worksteal
-# What compiling can change: each compiled module, and the whole process. The rules that tests/sim tries stay the same.
-COMPILED_TESTS := tests/e2e tests/unit/balancing tests/unit/proxy
+# What compiling can change: each compiled module, and the whole process on the way of a request.
+COMPILED_TESTS := tests/unit/balancing $(addprefix tests/unit/proxy/, data dialects telemetry tracing wire) \
+  $(addprefix tests/e2e/test_, bodies.py clients_leaving.py failover.py isolation.py reload.py streams.py tls.py)
 
 # What makes .compiled: bench measures penstock as it is deployed, where there is a C compiler.
 BENCH_IN := $(if $(shell command -v cc),.compiled/,)
