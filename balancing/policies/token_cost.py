@@ -139,7 +139,9 @@ class TokenCost:
         self._speeds = UNKNOWN
         self._trying = False  # the last one went where little is known: compare again soon
         self._seen: dict[Backend, int] = {}  # at which choice
-        self._taken: dict[Backend, int] = {}  # at which choice last
+        # Whose turn it is among equals: a choice moves a backend back by one over its weight.
+        self._turns: dict[Backend, float] = {}
+        self._turn = 0.0
         self._count = 1.0
         self._prefills_s = ORDINARY_S
         self._waiting = 0.0
@@ -171,7 +173,8 @@ class TokenCost:
         if ask.engine and ask.likely == 1.0:
             self._learn(fit, self._costs)
         self._choices += 1
-        self._taken[chosen] = self._choices
+        self._turn = max(self._turn, self._turns.get(chosen, 0.0))
+        self._turns[chosen] = self._turn + 1.0 / chosen.weight
         self._trying = chosen in self._speeds.unknown
 
     def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
@@ -203,7 +206,7 @@ class TokenCost:
         self._strict = new._strict
         stay = set(backends)
         self._seen = {each: at for each, at in self._seen.items() if each in stay}
-        self._taken = {each: at for each, at in self._taken.items() if each in stay}
+        self._turns = {each: at for each, at in self._turns.items() if each in stay}
         if not self._seen:  # all backends are new: there is nothing to compare
             self._trying, self._speeds = False, UNKNOWN
 
@@ -237,9 +240,9 @@ class TokenCost:
         best = [backend for place, backend in enumerate(fit) if seconds[place] == lowest_s]
         if len(best) == 1:
             return best
-        since = [(self._choices - self._taken.get(each, -1)) * each.weight for each in best]
-        longest = max(since)
-        return [each for each, choices in zip(best, since, strict=True) if choices == longest]
+        turns = [self._turns.get(each, self._turn) for each in best]
+        first = min(turns)
+        return [each for each, turn in zip(best, turns, strict=True) if turn == first]
 
     def _compare(self, fit: Sequence[Backend], now_s: float) -> None:
         """Compare the backends' speeds.
@@ -251,7 +254,7 @@ class TokenCost:
             self._seen[backend] = self._choices
         oldest = self._choices - FORGET
         self._seen = {each: at for each, at in self._seen.items() if at >= oldest}
-        self._taken = {each: at for each, at in self._taken.items() if each in self._seen}
+        self._turns = {each: at for each, at in self._turns.items() if each in self._seen}
         self._look(now_s)
 
     def _look(self, now_s: float) -> None:

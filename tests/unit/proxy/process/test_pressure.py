@@ -142,7 +142,7 @@ async def test_unread_answers_have_a_part_of_the_memory_and_readers_keep_theirs(
         wire.unsent_bytes = UNSENT_BYTES
         connection.pause_writing()
         await asyncio.sleep(0)
-        it.now_s += 0.01
+        it.now_s += 0.03
         for reader in known:
             reader.unsent_bytes = min(reader.unsent_bytes, 20_000)
     kept_bytes = sum(wire.unsent_bytes for wire in it.wires if not wire.closed)
