@@ -71,7 +71,7 @@ class Waiting(Protocol):
         """Whether it waits for its first token, or its plain answer."""
 
     def waiting(self, now_s: float) -> Ended:
-        """It as one that has waited in vain so far."""
+        """The request as a failed one: it has had no answer until now."""
 
 
 class Draw:

@@ -22,8 +22,8 @@ LATE_SHARE: Final = 0.25
 STEP: Final = 0.05
 FIRST_STEP: Final = 0.5
 SAMPLES_MIN: Final = 12
-# "Far too long" is so many times "late": an engine under a high load, or with a cold cache, is not
-# so much slower. And so many seconds: a prompt of 100,000 tokens that no cache holds takes them.
+# "Far too long": this many times as long as "late", which neither high load nor a cold cache causes,
+# and at least FAR_S, the prefill of 100,000 tokens that no cache holds.
 FAR_TIMES: Final = 5.0
 FAR_S: Final = 10.0
 # The same where a version has served nobody.

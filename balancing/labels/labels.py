@@ -18,8 +18,8 @@ KEPT_S: Final = 600.0
 # Questions at once, of all clients and of one. At 10 ms each that is 6,400 a second, and 1,600.
 AT_ONCE: Final = 64
 AT_ONCE_OF_ONE: Final = 16
-# After so many failures in a row a client's questions are held up, and then one at a time tries. A
-# client may have the classifier fail by what it sends, so each has a run of its own.
+# After this many failures in a row, a client's questions are not asked for HELD_UP_S. Then one at a
+# time is. Failures are counted for each client, because its own text may make the classifier fail.
 IN_A_ROW: Final = 5
 HELD_UP_S: Final = 5.0
 # The most clients whose failures are counted. One that is forgotten is asked for again.

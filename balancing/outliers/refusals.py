@@ -12,7 +12,7 @@ from typing import Final
 
 import xxhash
 
-# After this time refusals and requests count half, and half again. After so many halves, nothing.
+# The half-life of counted refusals and requests. After FORGOTTEN half-lives they are dropped.
 WINDOW_S: Final = 60.0
 FORGOTTEN: Final = 20.0
 # A client is in one of these, by its hash.

@@ -105,11 +105,11 @@ class HitRates:
             self._told.add(kind)
 
     def told_beyond(self, found_tokens: int) -> None:
-        """An answer tells so many hits more than were expected."""
+        """An answer reports `found_tokens` hits beyond the expected ones."""
         self._due += found_tokens
 
     def take(self, found_tokens: int, awaited_tokens: int) -> None:
-        """The metrics counted so many hits since the last report.
+        """The engine's metrics counted `found_tokens` hits since the last report.
 
         `awaited_tokens`: expected of prompts without a first token.
         """

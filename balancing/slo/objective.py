@@ -111,7 +111,7 @@ class Goal:
     """What an objective asks for: `share` of the requests must be good.
 
     `targets`: kinds of times with their longest in seconds. For a percentile it is one.
-    `patience_s`: who leaves later, and with nothing, may have waited in vain.
+    `patience_s`: a client that leaves without an answer after this time may count as bad.
     """
 
     name: str

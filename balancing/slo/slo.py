@@ -138,7 +138,7 @@ class Slos:
         self._slos: dict[Key, Slo] = {}
         self.any = False
         self.abandoned = Abandoned()
-        self.patience_s = 0.0  # who leaves later with nothing has waited in vain, for some entry
+        self.patience_s = 0.0  # the shortest of all objectives
 
     def follow(self, settings: Settings) -> None:
         """Use these settings from now on. Objectives that stay keep their counts."""

@@ -35,7 +35,7 @@ SEVERAL: Final = 3.0
 ANSWERS_MIN: Final = 0.2
 # The time of an ordinary request's prefill, where nobody has measured it.
 ORDINARY_S: Final = 0.05
-# Comparing so many takes 0.4 ms.
+# The most backends in one comparison, which then takes 0.4 ms.
 PEERS_MAX: Final = 32
 
 

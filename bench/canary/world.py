@@ -111,7 +111,7 @@ class Waiting:
         return not self.over
 
     def waiting(self, now_s: float) -> Ended:
-        """It as one that has waited in vain so far."""
+        """The request as a failed one: it has had no answer until now."""
         ended = self.ended
         return Ended(
             Ending.HUNG,

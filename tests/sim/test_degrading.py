@@ -20,7 +20,8 @@ MIX = MIXES["decode"]
 CAP = Step(rank=1, pressure=0.5, max_tokens=256)
 FIRST_S = 8.0  # left out: until what is learnt has settled
 LENGTH_S = 24.0
-SEEDS = (1, 2)
+# The good answers of one seed vary by a quarter.
+SEEDS = (1, 2, 3, 4, 5, 6)
 
 
 def steady(rate: float) -> Callable[[float], float]:
@@ -56,13 +57,15 @@ def of(calls: tuple[Call, ...], tenant: str | None = None) -> list[Call]:
     return [c for c in calls if c.at_s > FIRST_S and tenant in (None, c.tenant)]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_with_shorter_answers_more_of_them_are_good(seed: int) -> None:
+def of_seeds(play: Callable[[int], tuple[Call, ...]], count: int) -> tuple[Call, ...]:
+    """The calls of the first seeds together."""
+    return tuple(call for seed in SEEDS[:count] for call in play(seed))
+
+
+def test_with_shorter_answers_more_of_them_are_good() -> None:
     twice = (("x", 2.0),)
-    as_before, degraded = (
-        played(seed, twice, high_share=0.1),
-        played(seed, twice, (CAP,), high_share=0.1),
-    )
+    as_before = of_seeds(lambda seed: played(seed, twice, high_share=0.1), 3)
+    degraded = of_seeds(lambda seed: played(seed, twice, (CAP,), high_share=0.1), 3)
     assert good(degraded) >= 1.3 * good(as_before)  # 1.9 in the long run
     assert sum(c.refused for c in degraded) < 0.7 * sum(c.refused for c in as_before)
     # At first nothing is known of the engines. What that costs is the same.
@@ -71,14 +74,14 @@ def test_with_shorter_answers_more_of_them_are_good(seed: int) -> None:
     assert all(call.capped is None for call in high)  # the step is for the other class
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_who_has_not_opted_in_is_never_capped(seed: int) -> None:
+def test_who_has_not_opted_in_is_never_capped() -> None:
     rates = (("in", 1.0), ("out", 1.0))
-    calls = played(seed, rates, (CAP,), frozenset({"in"}))
+    calls = of_seeds(lambda seed: played(seed, rates, (CAP,), frozenset({"in"})), 6)
     assert any(call.capped for call in of(calls, "in"))
     assert all(call.capped is None for call in calls if call.tenant == "out")
     # Nor is it worse off than beside one that is not degraded.
-    assert good(calls, "out") >= 0.95 * good(played(seed, rates), "out")
+    others = of_seeds(lambda seed: played(seed, rates), 6)
+    assert good(calls, "out") >= 0.95 * good(others, "out")
 
 
 @pytest.mark.parametrize(("flood", "length_s"), [(2.0, 22.0), (20.0, 14.0)])
