@@ -22,7 +22,7 @@ LATE_SHARE: Final = 0.25
 STEP: Final = 0.05
 FIRST_STEP: Final = 0.5
 SAMPLES_MIN: Final = 12
-# "Far too long": this many times as long as "late", which neither high load nor a cold cache causes,
+# "Far too long": this many times as long as "late", more than high load or a cold cache explains,
 # and at least FAR_S, the prefill of 100,000 tokens that no cache holds.
 FAR_TIMES: Final = 5.0
 FAR_S: Final = 10.0
