@@ -77,7 +77,6 @@ class Backend:
         "ended_for",
         "engine_requests_peak",
         "failed_for",
-        "failed_path",
         "failing_since_s",
         "failures_total",
         "gpu_floor_s",
@@ -105,7 +104,6 @@ class Backend:
         "restarts",
         "retrying",
         "round_trip_s",
-        "served",
         "slow_start",
         "state",
         "taken_tokens",
@@ -138,11 +136,9 @@ class Backend:
         self.failed_for = ClientCounter()
         self.ended_for = ClientCounter()  # all that an engine works on, and what failed, at its end
         self.accusers = ClientCounter()  # the clients that met the failures of the present run
-        self.failed_path = ""  # of the last request in that run
         self._bares_in_row = 0  # answers without a token in a row
         self._progress_at_bare = 0
         self.bare_since_s = float("-inf")  # the first of these answers
-        self.served: set[str] = set()  # paths for which its engine gave a whole answer
         self.failing_since_s = float("-inf")  # the first failure of the present run
         self.progress_at_failure = 0  # `progress` at the last one
         self.penalty = Penalty()

@@ -25,8 +25,6 @@ OFF_TOKENS: Final = 512
 # The longest plain answer that is charged for, if its client left and set no limit.
 UNSEEN_TOKENS_MAX: Final = 32_768
 ITL_MIN_S: Final = 0.001
-# More than there are paths in the APIs.
-PATHS_MAX: Final = 64
 
 
 class Reason(StrEnum):
@@ -150,9 +148,6 @@ class Lease(Reservation):
             if self._claim is not None:
                 self._claim.complete(prompt_tokens)
             self.backend.accusers.clear()
-            served = self.backend.served
-            if self.ask.path not in served and len(served) < PATHS_MAX:
-                served.add(self.ask.path)
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             hides = self._hides_tokens(now_s, completion_tokens)
             if self._prefill_s and sure and not hides:

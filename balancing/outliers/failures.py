@@ -37,7 +37,6 @@ def add_to_run(backend: Backend, ask: Ask, now_s: float, cause: Cause, *, fatal:
     if not backend.failures_in_row:
         backend.failing_since_s = now_s
     backend.progress_at_failure = backend.progress
-    backend.failed_path = ask.path
     backend.accusers.add(None if cause is Cause.NO_REQUEST else ask.client)
 
 
