@@ -151,7 +151,9 @@ class Lease(Reservation):
             sure = not prompt_tokens or _is_near(prompt_tokens, self.ask.prompt_tokens)
             hides = self._hides_tokens(now_s, completion_tokens)
             if self._prefill_s and sure and not hides:
-                self.backend.prefill_speed.observe(self.ahead_work, self._prefill_s)
+                self.backend.prefill_speed.observe(
+                    self.ahead_work, self._prefill_s, self.ask.client, now_s
+                )
             if self.ask.prompts == self.ask.choices == 1 and not self.held_up:
                 if not self.ask.generates:
                     pass  # all of it was prefill, which has been learnt
@@ -239,8 +241,9 @@ class Lease(Reservation):
         recent.observe(slower, ask.client)
         if recent.is_odd(slower):
             return
-        prefill.observe_whole(self.ahead_work, seconds, decode_s + others_s)
-        decode.observe_whole(completion_tokens, seconds, prefill_s + others_s, held)
+        prefill.observe_whole(self.ahead_work, seconds, decode_s + others_s, ask.client, now_s)
+        rest_s = prefill_s + others_s
+        decode.observe_whole(completion_tokens, seconds, rest_s, held, ask.client, now_s)
 
     def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Take the backend's counts: of the prompt, and of cached tokens if it reports them."""
@@ -262,7 +265,7 @@ class Lease(Reservation):
         seen = self.generated_tokens
         steps = max(seen, min(completion_tokens, TOKENS_AT_ONCE_MAX * seen)) - 1
         others_s = work * backend.prefill_speed.work_s
-        backend.decode_speed.observe(steps, seconds, others_s, held, client)
+        backend.decode_speed.observe(steps, seconds, others_s, held, client, now_s)
 
     def fail(
         self,

@@ -82,7 +82,9 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     known = [
         each
         for each in _generating(measured)
-        if each.prefill_speed.weight >= WEIGHT_MIN and each not in slow
+        if each.prefill_speed.weight >= WEIGHT_MIN
+        and each not in slow
+        and not each.prefill_speed.is_odd(ordinary_s)
     ]
     speeds = [each.prefill_speed for each in _told(backends, known, slow)]
     mean_s = sum([each.work_s for each in speeds]) / len(speeds)

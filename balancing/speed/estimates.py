@@ -1,16 +1,15 @@
 """How fast a backend prefills and decodes, learnt from its answers.
 
-Each has two costs that are fitted to the last two hundred or so samples, and the pace of the last
-few answers (`recent_pace`), which tells at once when the speed changes. Answers far from the pace
-that is usual teach nothing: their client made them so (prompts that only the engine knows to be
-cached, streams of which only the end is shown). Where the fit itself is far from that pace, it is
-forgotten.
+Each has two costs that are fitted to the last two hundred or so samples of each client
+(`fair_fit`), and the pace of the last few answers (`recent_pace`), which tells at once when the
+speed changes. Answers far slower than usual teach nothing.
 """
 
 from math import exp
 from typing import Final
 
-from penstock.balancing.speed.least_squares import LeastSquares, Pair
+from penstock.balancing.speed.fair_fit import FairFit
+from penstock.balancing.speed.least_squares import Pair
 from penstock.balancing.speed.recent_pace import RecentPace
 
 # Attention to this many tokens costs as much as all other work for a token: 40,700 for a 70B model
@@ -68,9 +67,7 @@ class _Speed:
     def __init__(self, prior: Pair, surprise_max: float) -> None:
         self.recent = RecentPace()
         trust = TRUST / (prior[0] * prior[0]), TRUST / (prior[1] * prior[1])
-        self._fit = LeastSquares(
-            prior, trust, fade=FADE, surprise_max=surprise_max, least=1e-6, keep=FADE
-        )
+        self._fit = FairFit(prior, trust, fade=FADE, surprise_max=surprise_max, least=1e-6)
 
     @property
     def samples(self) -> int:
@@ -86,12 +83,6 @@ class _Speed:
         """The measurement is old: let the next few samples outweigh it."""
         self._fit.forget(LONG_AGO)
         self.recent.forget()
-
-    def _learn(self, measure: Pair, seconds: float, rest_s: float, prior_s: float) -> None:
-        """Fit a sample. `prior_s`: what it would have taken before anything was known."""
-        if self.recent.is_odd(self._fit.expect(measure) / prior_s):
-            self._fit.forget(1.0)
-        self._fit.observe(measure, seconds, rest_s)
 
 
 class PrefillSpeed(_Speed):
@@ -122,14 +113,21 @@ class PrefillSpeed(_Speed):
         """The expected time for this work."""
         return self.work_s * work + self._fit.b
 
-    def observe(self, work: float, seconds: float) -> None:
-        """The work was done `seconds` after it was sent. `recent` knows this already."""
-        if not self.recent.is_odd(seconds / prior_prefill_s(work)):
-            self.observe_whole(work, seconds, 0.0)
+    def is_odd(self, ordinary_s: float) -> bool:
+        """Whether the last answers show that it is much faster than was fitted."""
+        work = ordinary_s * PRIOR_WORK_PER_S
+        return self.recent.is_odd(self.expect_s(work) / prior_prefill_s(work))
 
-    def observe_whole(self, work: float, seconds: float, rest_s: float) -> None:
-        """Learn from an answer of which `rest_s` should have been other than prefill."""
-        self._learn((work, 1.0), seconds, rest_s, prior_prefill_s(work))
+    def observe(self, work: float, seconds: float, client: str = "", now_s: float = 0.0) -> None:
+        """A client's `work` was done `seconds` after it was sent. `recent` knows this already."""
+        if not self.recent.is_odd_to_all(seconds / prior_prefill_s(work)):
+            self.observe_whole(work, seconds, 0.0, client, now_s)
+
+    def observe_whole(
+        self, work: float, seconds: float, rest_s: float, client: str = "", now_s: float = 0.0
+    ) -> None:
+        """Learn from a client's answer of which `rest_s` should have been other than prefill."""
+        self._fit.observe((work, 1.0), seconds, rest_s, client, now_s)
         self.work_s = max(1.0 / WORK_PER_S_MAX, self._fit.a)
 
 
@@ -173,7 +171,13 @@ class DecodeSpeed(_Speed):
         return self._fit.mean_b
 
     def observe(
-        self, steps: int, seconds: float, prefill_s: float, held_tokens: float, client: str = ""
+        self,
+        steps: int,
+        seconds: float,
+        prefill_s: float,
+        held_tokens: float,
+        client: str = "",
+        now_s: float = 0.0,
     ) -> None:
         """Learn from a client's stream. `prefill_s` of its time was other prompts' prefill."""
         if steps < STEPS_MIN:
@@ -184,13 +188,21 @@ class DecodeSpeed(_Speed):
         if prefill_s <= OTHERS_MAX * seconds:
             self.recent.observe(slower, client)
         if not self.recent.is_odd(slower):
-            self.observe_whole(steps, seconds, prefill_s, held_tokens)
+            self.observe_whole(steps, seconds, prefill_s, held_tokens, client, now_s)
 
-    def observe_whole(self, steps: int, seconds: float, rest_s: float, held_tokens: float) -> None:
-        """Learn from an answer of which `rest_s` was not decoding."""
+    def observe_whole(
+        self,
+        steps: int,
+        seconds: float,
+        rest_s: float,
+        held_tokens: float,
+        client: str = "",
+        now_s: float = 0.0,
+    ) -> None:
+        """Learn from a client's answer of which `rest_s` was not decoding."""
         if steps >= STEPS_MIN:
-            prior_s = prior_decode_s(held_tokens)
-            self._learn((1.0, held_tokens), seconds / steps, rest_s / steps, prior_s)
+            step_s, rest_s = seconds / steps, rest_s / steps
+            self._fit.observe((1.0, held_tokens), step_s, rest_s, client, now_s)
 
 
 class PeakEwma:

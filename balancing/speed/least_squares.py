@@ -35,7 +35,6 @@ class LeastSquares:
         "_bb",
         "_by",
         "_fade",
-        "_first",
         "_keep",
         "_least",
         "_prior",
@@ -70,7 +69,6 @@ class LeastSquares:
         self._aa = self._ab = self._bb = self._ay = self._by = 0.0
         self.a, self.b = prior
         self.samples = 0
-        self._first = 0  # samples since the begin or since the last `forget`
         self.weight = 0.0
 
     @property
@@ -78,19 +76,25 @@ class LeastSquares:
         """The mean second measure of samples whose first measure is one."""
         return self._ab / self._aa if self._aa else 0.0
 
+    @property
+    def part_a(self) -> float:
+        """The part of the first cost in the samples' costs: the mean square, 0 to 1."""
+        return min(1.0, _square(self.a) * self._aa / self.weight) if self.weight else 0.0
+
     def expect(self, measure: Pair) -> float:
         """The cost of a thing with this measure."""
         return self.a * measure[0] + self.b * measure[1]
 
-    def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> None:
+    def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> float:
         """A thing with this measure was seen to cost `cost`.
 
         `rest` of the cost should come from elsewhere. The larger `rest`, the less it teaches.
+        Returns how much it taught, 0 to 1.
         """
         part = max(self._least, self.expect(measure))
         expected = part + rest
         surprise = sqrt(max(cost, self._least) / expected)
-        if self._first >= SAMPLES_MIN:
+        if self.samples >= SAMPLES_MIN:
             surprise = min(max(surprise, self._surprise_min), self._surprise_max)
         mean = expected * surprise
         a, b, fade, keep, told = measure[0] / mean, measure[1] / mean, self._fade, self._keep, 1.0
@@ -106,14 +110,13 @@ class LeastSquares:
         self._by = self._by * fade + b * y
         self._share = max(SHARE_MIN, self._share * keep)
         self.samples += 1
-        self._first += 1
         self.weight = self.weight * fade + told
         self._solve()
+        return told
 
     def forget(self, share: float) -> None:
-        """Take the share off the weight of all samples so far. The next few are no surprises."""
+        """Take the share off the weight of all samples so far, so that new ones count more."""
         keep = 1.0 - share
-        self._first = 0
         self._aa *= keep
         self._ab *= keep
         self._bb *= keep

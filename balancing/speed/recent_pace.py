@@ -6,11 +6,9 @@ of its own (a grammar to compile, an image to fetch). But if even the fast ones 
 what they take elsewhere, the backend is slow.
 
 No client decides alone. Its answers displace those of other clients only up to a limit, and it has
-no more answers in a median than all others together. Two clients may contradict each other. Then
-the one nearer to the prior is believed.
+no more answers in a median than all others together.
 """
 
-from math import log
 from typing import Final
 
 # For a backend that gets one request in four, about as many as come until it is seen to be slow.
@@ -26,11 +24,11 @@ LONG_AGO: Final = 2
 QUICKEST: Final = 0.2
 # An answer counts at most as this slow: its client may have caused it.
 SLOWEST: Final = 20.0
-# An answer this many times slower or faster than usual says something about its request or its
-# client, not about the backend.
+# An answer this many times slower than usual says something about its request or its client, not
+# about the backend.
 ODD: Final = 4.0
-# But none below this is too slow: what is usual may come from prompts that engines skip.
-ODD_MIN: Final = 2.0
+# Below ODD times this, nothing is odd: a lower median may come from prompts that engines skip.
+ODD_MIN: Final = 0.5
 # A client's answers displace others' up to this many: fewer than the faster quarter leaves out.
 OWN_MAX: Final = 4
 
@@ -59,13 +57,18 @@ class RecentPace:
         return min(SLOWEST, ratio) >= (self.usual if self._ratios else SLOW)
 
     def is_odd(self, ratio: float) -> bool:
-        """Whether an answer was far slower or faster than a backend of the usual speed explains."""
-        if len(self._ratios) < ENOUGH:
+        """Whether an answer took longer than a backend of the usual speed explains."""
+        if ratio <= ODD * ODD_MIN or len(self._ratios) < ENOUGH:
+            return False  # as nearly always
+        return ratio > ODD * self.usual
+
+    def is_odd_to_all(self, ratio: float) -> bool:
+        """Whether it is odd also beside the slower half of the answers: one client may have the
+        quicker half."""
+        if ratio <= ODD * ODD_MIN or len(self._ratios) < ENOUGH:
             return False
         ratios = sorted(self._fair())
-        lower, upper = ratios[(len(ratios) - 1) // 2], ratios[len(ratios) // 2]
-        usual = lower if abs(log(lower)) <= abs(log(upper)) else upper
-        return ratio < usual / ODD or ratio > max(ODD_MIN, ODD * usual)
+        return ratio > ODD * ratios[len(ratios) // 2]
 
     @property
     def only_client(self) -> str | None:
