@@ -104,7 +104,7 @@ async def test_requests_are_mirrored_and_counted_once(simulate: Simulate, serve:
     assert samples["penstock_mirror_first_token_ratio_count{route=r}"] == REQUESTS
     counted = {name: n for name, n in samples.items() if name.startswith("penstock_requests_total")}
     assert sum([n for name, n in counted.items() if "pool=next" in name]) == 0
-    lines = [each for each in penstock.access_lines if each["path"] in BODIES]
+    lines = [each for each in await penstock.lines(REQUESTS + 3) if each["path"] in BODIES]
     assert {each["backend"] for each in lines} == {"a"}
     assert len(lines) == REQUESTS + 3
 

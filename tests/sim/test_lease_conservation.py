@@ -1,6 +1,5 @@
 """Conservation: the leases of a backend sum up to its load, in any order of events."""
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,7 +16,6 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
 
 # Eighteen thousand steps: ten seconds of a whole core, and more beside others.
-pytestmark = pytest.mark.timeout(240)
 
 asks = st.builds(
     Ask,
