@@ -311,7 +311,7 @@ class Backend:
         before, self.report = self.report, report
         held = self.active_decode_tokens
         self.unheld_share = report.unheld_share(held, self.streams)
-        self.cache.take(report, before)
+        self.cache.take(report)
         if before is None:
             return
         if report.works_since(before):
@@ -325,7 +325,7 @@ class Backend:
         self.restarts += 1
         self.left_alone.forgive()
         self.cold_start.gone()
-        self.cache.restarted()
+        self.cache.forget()
         self.prefill_speed = PrefillSpeed()
         self.decode_speed = DecodeSpeed()
         self._stale_s = STALE_FIRST_S

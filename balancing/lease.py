@@ -250,10 +250,8 @@ class Lease(Reservation):
         if prompt_tokens and self.ask.engine:
             cached = self.cached_tokens if cached_tokens is None else cached_tokens
             self.taken_tokens = max(0, prompt_tokens - cached)
-        if self._claim is not None:
+        if self._claim is not None and cached_tokens is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
-        elif cached_tokens:
-            self.backend.cache.hits.told_beyond(cached_tokens)
 
     def _decoded(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a stream how fast the backend decodes."""

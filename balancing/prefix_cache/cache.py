@@ -12,7 +12,6 @@ possible in the index.
 from typing import TYPE_CHECKING, Final
 
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.prefix_cache.hit_rate import KINDS, HitRates, Kind
 from penstock.balancing.prefix_cache.index import BLOCK_TOKENS, PrefixIndex, WaitingBlocks
 
 if TYPE_CHECKING:
@@ -31,16 +30,12 @@ OFF_MIN: Final = 0.7
 class PrefixCache:
     """The cache of one backend. Only the claims of leases change its content."""
 
-    __slots__ = ("_telling", "awaited_tokens", "hits", "index", "keeps", "waiting")
+    __slots__ = ("index", "keeps", "waiting")
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
         self.keeps = True  # False: the engine says that it keeps nothing
         self.waiting = WaitingBlocks()
-        self.hits = HitRates()
-        # Expected cached tokens of requests without a first token.
-        self.awaited_tokens = 0
-        self._telling: set[str] = set()  # the paths whose answers tell what was found
 
     def held(self, ask: "Ask") -> int:
         """How many of the request's leading blocks are in the cache, or will be in time."""
@@ -51,62 +46,31 @@ class PrefixCache:
 
     def cached_tokens(self, ask: "Ask") -> int:
         """The prompt tokens that are probably in the cache."""
-        if not ask.blocks or not ask.reads_cache:
-            return 0
-        held = self.held(ask)
-        if not held:
-            return 0
-        expected = ask.leading_tokens(held)
-        return expected if self.hits.whole else int(expected * self.hits.of(kind_of(ask, held)))
+        held = self.held(ask) if ask.reads_cache else 0
+        return ask.leading_tokens(held) if held else 0
 
-    def settle(
-        self, path: str, kind: Kind, expected_tokens: int, cached_tokens: int | None
-    ) -> None:
-        """Note an answer: what should have been found, and what was found, if it tells.
-
-        Where answers tell it, one that does not has found nothing: older vLLMs leave out a zero.
-        """
-        if cached_tokens is not None:
-            self._telling.add(path)
-        elif path not in self._telling:
-            return
-        self.hits.told(kind, expected_tokens, cached_tokens or 0)
-
-    def take(self, report: EngineReport, before: EngineReport | None) -> None:
-        """Take the engine's present and previous metrics."""
+    def take(self, report: EngineReport) -> None:
+        """Take the engine's metrics."""
         if report.kv_tokens is not None:
             self.index.resize(report.kv_tokens // BLOCK_TOKENS)
         self.keeps = report.keeps_prefixes
         if not report.awake or not self.keeps:
             self.forget()
-        if before is not None and not report.restarted_since(before):
-            found_tokens = report.prefix_hits_tokens - before.prefix_hits_tokens
-            self.hits.take(found_tokens, self.awaited_tokens)
-        else:
-            self.hits.skip()
 
     def forget(self) -> None:
         """The engine's cache is empty."""
         self.index.clear()
 
-    def restarted(self) -> None:
-        """The engine may be another one: forget what was learnt about the old one."""
-        self.forget()
-        self.hits = HitRates()
-        self._telling = set()
-
 
 class CacheClaim:
     """The claim of one prompt with blocks, from the choice of its backend to its end.
 
-    `cached_tokens`: how much of the prompt the cache should hold, by the index and the hit rate.
+    `cached_tokens`: how much of the prompt the cache should hold.
     """
 
     __slots__ = (
         "_ask",
-        "_awaits",
         "_cache",
-        "_expected_tokens",
         "_filled",
         "_found",
         "_held",
@@ -119,7 +83,6 @@ class CacheClaim:
     def __init__(self, cache: PrefixCache, ask: "Ask") -> None:
         self._cache = cache
         self._ask = ask
-        self._awaits = True  # its first token
         self._filled = 0.0
         self._found = 0.0  # blocks that the engine had and the index had not
         self._turn = -1  # the index's turn when the blocks were put there
@@ -130,19 +93,11 @@ class CacheClaim:
             held = cache.waiting.held(blocks, held)
             cache.waiting.put(self, blocks, self._index_held)
         self._held = held
-        expected = ask.leading_tokens(held) if held and ask.reads_cache else 0
-        self._expected_tokens = self.cached_tokens = expected  # by the index
-        if not cache.hits.whole:
-            self.cached_tokens = int(expected * cache.hits.of(kind_of(ask, held)))
-        cache.awaited_tokens += expected
+        self.cached_tokens = ask.leading_tokens(held) if held and ask.reads_cache else 0
 
     def first_token(self, *, too_soon: bool) -> None:
         """The first token has come. `too_soon`: the engine had the prompt, in another spelling.
         Otherwise it has computed it."""
-        self._awaits = False
-        self._cache.awaited_tokens -= self._expected_tokens
-        if self._expected_tokens:
-            self._cache.hits.begun(kind_of(self._ask, self._held), self._expected_tokens)
         if too_soon:
             self._found = float(len(self._ask.blocks) - self._index_held)
         else:
@@ -168,23 +123,15 @@ class CacheClaim:
             less = min(self._found, self._filled * (1.0 - WEIGHT_MIN))
             self._cache.index.correct(blocks, len(blocks), less, self._turn)
 
-    def settle(self, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """Compare with the backend's counts: of the prompt, and of cached tokens if it tells."""
+    def settle(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Compare with the backend's counts: of the prompt, and of cached tokens."""
         # Scale to the reported prompt: an error of the estimate is not the cache's fault.
-        expected = self._expected_tokens
-        if expected:
-            told = expected * prompt_tokens // self._ask.prompt_tokens
-            expected = min(told, OFF_MAX * expected)
-        if cached_tokens is not None:
-            self._found = max(0, cached_tokens - expected) / BLOCK_TOKENS
-            self._cache.hits.told_beyond(max(0, cached_tokens - self._expected_tokens))
-        kind = kind_of(self._ask, self._held)
-        self._cache.settle(self._ask.path, kind, expected, cached_tokens)
+        expected = self.cached_tokens
+        told = expected * prompt_tokens // self._ask.prompt_tokens if expected else 0
+        self._found = max(0, cached_tokens - min(told, OFF_MAX * expected)) / BLOCK_TOKENS
 
     def end(self) -> None:
         """The request is over: its blocks wait no more."""
-        if self._awaits:
-            self._cache.awaited_tokens -= self._expected_tokens
         if self._waits:
             self._wait_no_more()
 
@@ -205,11 +152,6 @@ class CacheClaim:
     def _wait_no_more(self) -> None:
         self._waits = False
         self._cache.waiting.remove(self, self._ask.blocks, self._index_held)
-
-
-def kind_of(ask: "Ask", held: int) -> Kind:
-    """The kind for which a request's hits are counted. `held`: blocks that are expected."""
-    return ask.client, ask.blocks[held - 1] % KINDS if held else 0
 
 
 def _filled(blocks: tuple[int, ...], prompt_tokens: int) -> tuple[float, int]:

@@ -63,7 +63,6 @@ def describe(
         "prefix_cache": {
             "blocks": len(backend.cache.index),
             "capacity_blocks": backend.cache.index.capacity,
-            "hit_correction": round(backend.cache.hits.ratio, 4),
         },
         "engine": _engine(backend, now_s),
         "last_probe": {

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.balancing.prefix_cache.index import COMPARED_MAX
 
@@ -57,7 +58,6 @@ def test_nor_does_one_that_fails_or_is_given_up_before_its_first_token(backend: 
     assert held(backend) == 50
     assert len(backend.cache.index) == 50
     assert len(backend.cache.waiting) == 0
-    assert backend.cache.awaited_tokens == 0
 
 
 def test_what_waits_counts_for_choices(backend: Backend) -> None:
@@ -115,11 +115,16 @@ def test_what_is_served_displaces_as_much_as_it_does_in_the_engine(backend: Back
 def test_an_engine_that_does_not_look_is_not_expected_to_find(backend: Backend) -> None:
     lease = Lease(backend, VICTIM.changed(reads_cache=False), 0.0)
     assert lease.cached_tokens == backend.cache.cached_tokens(lease.ask) == 0
-    lease.first_token(1.0)
-    for _ in range(100):
-        lease.settle(VICTIM.prompt_tokens, 0)
-    assert backend.cache.hits.whole
-    lease.end(2.0)
+    lease.end(1.0)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_nothing_is_expected_of_an_engine_that_keeps_no_prefixes(
+    backend: Backend, keeps: bool
+) -> None:
+    backend.take(EngineReport(3.0, kv_tokens=400_000, keeps_prefixes=keeps))
+    serve(backend, VICTIM)
+    assert (backend.cache.cached_tokens(VICTIM) > 0) is keeps
 
 
 def test_what_the_engine_had_in_another_spelling_takes_little_room(backend: Backend) -> None:
