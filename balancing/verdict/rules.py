@@ -241,6 +241,7 @@ def _memory(scene: Scene) -> Finding | None:
     if not slow and (stopped < PREEMPTIONS_MIN or not full):
         return None
     # As it is now: rows of backends tell that, too.
+    full = full and [each for each in scene.serving if each in full or _kv_usage(each) >= FULL]
     usage = max([_kv_usage(each) for each in full or scene.serving], default=0.0)
     figures = {"kv_usage": usage, "full": float(len(full)), "preemptions": float(stopped)}
     return Finding(Kind.MEMORY, backend=only(full), figures=figures | _queue(scene))
@@ -405,7 +406,10 @@ def _pending(seen: Seen) -> float:
 
 
 def _queue(scene: Scene) -> dict[str, float]:
-    return {"waiting": scene.window.waiting, "wait_s": scene.waits_s}
+    """How many wait, and for how long: as of now, which the queue's own rows tell, too."""
+    now = scene.now
+    wait_s = now.oldest_s if now.oldest_s >= WAIT_S else scene.waits_s
+    return {"waiting": now.waiting or scene.window.waiting, "wait_s": wait_s}
 
 
 def _kv_usage(seen: Seen) -> float:

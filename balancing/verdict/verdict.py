@@ -60,6 +60,9 @@ class Verdict:
             over = len(last) == looks and all(each.kind in CALM for _, each in last)
             return found if over else None
         agree = sum(_same(each, found) for _, each in self._recent())
+        wrong = sum(each.kind not in CALM for _, each in self._recent())
+        if self.finding.kind in CALM and 2 * agree >= wrong:
+            agree = wrong  # what is wrong has lasted: that it has two causes puts nothing off
         return found if agree >= (CERTAIN if found.kind in _CERTAIN else AGREE) else None
 
     def _recent(self) -> list[tuple[float, Finding]]:

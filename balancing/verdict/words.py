@@ -162,7 +162,7 @@ _SAID: Final = {
         "Starting: {backends:.0f} of {of:.0f} backends are not ready, or have just begun to serve."
         "{long}",
         (
-            "Wait for them. `penstock status` tells what each one lacks.",
+            "Wait for them. penstock status tells what each one lacks.",
             "If starts usually take less time, look at the logs of these backends.",
         ),
     ),
@@ -308,7 +308,8 @@ def _of_memory(finding: Finding) -> dict[str, str]:
     if figures["full"]:
         of = f" of {finding.backend}" if finding.backend else ""
         cache = f"the KV cache{of} is {used} full"
-    paused = f" Engines paused {stopped:.0f} streams for lack of room." if stopped else ""
+    streams = "a stream" if stopped == 1.0 else f"{stopped:.0f} streams"
+    paused = f" Engines paused {streams} for lack of room." if stopped else ""
     return {"cache": cache, "paused": paused}
 
 

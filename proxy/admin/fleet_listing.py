@@ -35,6 +35,7 @@ def describe(
     """
     backend.advance(now_s)
     slow_start = backend.slow_start
+    alive = last_probes.get("live")
     return {
         "name": backend.name,
         "url": backend.url,
@@ -64,7 +65,8 @@ def describe(
             "blocks": len(backend.cache.index),
             "capacity_blocks": backend.cache.index.capacity,
         },
-        "engine": _engine(backend, now_s),
+        # Nothing is known of one whose port is closed, whatever it told before.
+        "engine": _engine(backend, now_s) if alive is None or alive.passed else None,
         "last_probe": {
             level: {
                 "at": round(probe.at_unix_s, 3),

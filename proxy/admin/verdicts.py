@@ -119,6 +119,8 @@ COMPARE_S: Final = 4.0  # between two comparisons of all backends' speeds
 AT_ONCE: Final = 32
 # So many verdicts that are over are remembered: some 1 KB each.
 PAST_MAX: Final = 200
+# A pace counts for so long after it was too old to choose by.
+PACE_KEPT_S: Final = 60.0
 # What so many of the next ones in a queue wait for is asked: each answer takes a choice.
 HEADS: Final = 6
 
@@ -182,6 +184,7 @@ class Verdicts:
         before = _told(pool.name, verdict, verdict.seen_s, time())
         times = {"since": verdict.since_s, "until": verdict.seen_s}
         if verdict.look(seen):
+            times["until"] = min(times["until"], max(times["since"], verdict.since_s))
             if before["kind"] is not Kind.FINE:
                 names = ("pool", "kind", "backend", "tenant", "sentence")
                 ended = {name: before[name] for name in names}
@@ -232,7 +235,10 @@ class Verdicts:
         used = [each for each in pool.backends if each.admin_state is AdminState.READY]
         if now_s >= self._compared_s.get(pool.name, -COMPARE_S) + COMPARE_S:
             self._compared_s[pool.name] = now_s
-            self._paces[pool.name] = await _paces([each for each in used if each.can_serve], now_s)
+            serving = [each for each in used if each.can_serve]
+            before = self._paces.get(pool.name, {})
+            kept = {each: before[each] for each in serving if self._keeps(each, before, now_s)}
+            self._paces[pool.name] = kept | await _paces(serving, now_s)
         paces = self._paces[pool.name]
         backends = []
         for number, each in enumerate(used, 1):
@@ -256,6 +262,10 @@ class Verdicts:
             given_by_tenant=given_of(queue, now_s) if waiting and queue is not None else {},
             refused_total=queue.ttft.refused_total if queue is not None else 0,
         )
+
+    def _keeps(self, backend: Backend, paces: Mapping[Backend, Pace], now_s: float) -> bool:
+        """Whether its last pace still counts: a slow one gets few requests that measure it."""
+        return backend in paces and backend.measured(now_s - PACE_KEPT_S)
 
     def _of(self, backend: Backend) -> Verdict:
         return self.by_pool.get(backend.pool) or Verdict(0.0)

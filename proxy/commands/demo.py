@@ -31,11 +31,13 @@ _SLOW: Final = 0.1
 
 class Break(NamedTuple):
     """`act`: what is done to the servers. `crowd`: clients of the tenant `crawler` that come then,
-    with answers of `crowd_tokens`. `keyed`: clients have keys. `from_start`: it is so at once."""
+    with documents of `crowd_words` and answers of `crowd_tokens`. `keyed`: clients have keys.
+    `from_start`: it is so at once."""
 
     means: str
     act: Callable[[Sequence[SimServer]], None] = lambda servers: None
     crowd: int = 0
+    crowd_words: tuple[int, int] = (40, 2_500)
     crowd_tokens: tuple[int, int] = (24, 220)
     keyed: bool = False
     from_start: bool = False
@@ -78,6 +80,7 @@ BREAKS: Final = {
     "flood": Break(
         "one tenant sends far more than its share",
         crowd=80,
+        crowd_words=(10, 60),  # longer prompts would keep the GPUs busy, too
         keyed=True,
         profile=replace(_USUAL, name="few seats", max_num_seqs=8),
     ),
@@ -104,9 +107,16 @@ class Traffic:
         self._rng = rng
         self._talking: list[asyncio.Task[None]] = []
 
-    def start(self, talkers: int, key: str, tokens: tuple[int, int] = ANSWER_TOKENS) -> None:
-        """Add clients with this key. `tokens`: the shortest and the longest of their answers."""
-        talk = [asyncio.create_task(self._talk(key, tokens)) for _ in range(talkers)]
+    def start(
+        self,
+        talkers: int,
+        key: str,
+        words: tuple[int, int] = DOCUMENT_WORDS,
+        tokens: tuple[int, int] = ANSWER_TOKENS,
+    ) -> None:
+        """Add clients with this key. `words`, `tokens`: the shortest and the longest of their
+        documents and of their answers."""
+        talk = [asyncio.create_task(self._talk(key, words, tokens)) for _ in range(talkers)]
         self._talking += talk
 
     async def stop(self) -> None:
@@ -114,14 +124,12 @@ class Traffic:
             each.cancel()
         await asyncio.gather(*self._talking, return_exceptions=True)
 
-    async def _talk(self, key: str, tokens: tuple[int, int]) -> None:
+    async def _talk(self, key: str, words: tuple[int, int], tokens: tuple[int, int]) -> None:
         """One conversation after another. Each turn sends all that was said before it."""
         headers = {"authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             while True:
-                messages = [
-                    {"role": "system", "content": self._text(self._rng.randint(*DOCUMENT_WORDS))}
-                ]
+                messages = [{"role": "system", "content": self._text(self._rng.randint(*words))}]
                 for _ in range(self._rng.randint(*TURNS)):
                     messages.append({"role": "user", "content": self._text(12)})
                     await self._ask(session, messages, self._rng.randint(*tokens))
@@ -230,7 +238,7 @@ async def _break(fault: Break, servers: list[SimServer], traffic: Traffic) -> No
             each.faults.clear()
     else:
         fault.act(servers)
-    traffic.start(fault.crowd, KEYS[1], fault.crowd_tokens)
+    traffic.start(fault.crowd, KEYS[1], fault.crowd_words, fault.crowd_tokens)
 
 
 def _body(max_tokens: int) -> dict[str, object]:

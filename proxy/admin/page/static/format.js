@@ -38,7 +38,7 @@ export function age(value) {
 }
 
 /** The time of day, by the clock of whoever looks. */
-export const clock = (unix_s) => new Date(1e3 * unix_s).toLocaleTimeString("en-GB");
+export const clock = (unix_s) => new Date(1e3 * Math.round(unix_s)).toLocaleTimeString("en-GB");
 
 export function price(value) {
   if (!known(value)) return NONE;

@@ -4,6 +4,7 @@ import { NONE, percent, seconds } from "./format.js";
 
 // Fewer bad requests never alarm.
 const FEW = 10;
+const LENGTHS_S = { m: 60, h: 3600, d: 86400 };
 const RANKS = { critical: 0, warning: 1 };
 
 /** Its card has room for canaries too. Without both its room is for the others. */
@@ -48,10 +49,11 @@ function nameOf(slo) {
   return targets.length === 1 ? `${name} ≤\u00a0${seconds(targets[0]).replace(" ", "\u00a0")}` : name;
 }
 
-/** The burn rate in the shortest window and in the longest one: 1 uses up the budget just in time. */
+/** The burn rate in the shortest window and in the longest one that has passed: 1 uses up the budget just in time. */
 function burnOf(slo) {
-  const windows = Object.entries(slo.windows);
-  if (!slo.requests || !windows.length) return "";
+  const windows = Object.entries(slo.windows).filter(([name]) => LENGTHS_S[name.at(-1)] * parseFloat(name) <= slo.observed_s);
+  if (!slo.requests) return "";
+  if (!windows.length) return slo.bad ? `${slo.bad} of ${slo.requests} bad` : "no burn";
   if (slo.bad < FEW) return slo.bad ? `${slo.bad} bad: too few to say` : "no burn";
   const told = windows.length > 1 ? [windows[0], windows.at(-1)] : windows;
   if (told.every(([, each]) => each.burn_rate < 0.05)) return "no burn";

@@ -56,6 +56,17 @@ def test_a_cause_that_comes_and_goes_is_one() -> None:
     assert [line.split()[1] for line in lines] == ["memory", "fine"]
 
 
+def test_two_causes_in_turn_put_nothing_off() -> None:
+    """Beside a level that is missed at once, a sentence would long say that nothing is wrong."""
+    slow = backend("b", pace=Pace(4.0, 1.0))
+    seconds = [moment(float(at), FINE, backend("b")) for at in range(20)]
+    for at in range(20, 26):
+        waits = queue(WaitReason.KV_CACHE) if at % 2 else {}
+        seconds.append(moment(float(at), FULL if waits else FINE, slow, **waits))
+    ((told, *_),) = [each.split(":") for each in played(*seconds)[:1]]
+    assert float(told) <= 25.0  # never, if each cause had to last
+
+
 def test_what_is_certain_is_told_after_two_looks() -> None:
     out = backend("b", state="ejected", reason="unreachable", can_serve=False)
     seconds = [moment(float(at), FINE) for at in range(10)]

@@ -2,8 +2,10 @@
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.failures import leave_alone
+from penstock.health.probes import LastProbe
 from penstock.proxy.admin.fleet_listing import describe
 from penstock.proxy.telemetry.pool_metrics import Lately
 
@@ -36,6 +38,14 @@ def test_a_first_token_that_is_awaited_counts_for_the_time_to_it() -> None:
         told = describe(backend, {}, now_s, lately=lately)["lately"]
         assert isinstance(told, dict)
         assert least_s <= told["ttft_p95_s"] <= 1.3 * least_s
+
+
+def test_an_engine_whose_port_is_closed_tells_nothing() -> None:
+    backend = Backend("b0", "http://b0")
+    backend.take(EngineReport(1.0, running=3))
+    for passed in (True, False):
+        probes = {"live": LastProbe(0.0, passed, "")}
+        assert (describe(backend, probes, 2.0)["engine"] is not None) is passed
 
 
 def test_a_speed_that_nobody_measured_is_null() -> None:
