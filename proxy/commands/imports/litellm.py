@@ -6,11 +6,10 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from penstock.conf.keypath import KeyPath
 from penstock.conf.kinds import AMOUNT_MAX, PATTERN, WORD, BackendUrl
 from penstock.conf.routes import READ_MEMBERS
 from penstock.proxy.commands.imports.litellm_routes import Server, routes_of
-from penstock.proxy.commands.imports.yaml_source import YamlSource
+from penstock.proxy.commands.imports.yaml_source import Place, places_of
 from penstock.proxy.commands.imports.yaml_text import Lost, Names, Part, Variable, reasons
 
 _PORT: Final = 4000
@@ -74,75 +73,60 @@ _URL: Final[TypeAdapter[str]] = TypeAdapter(BackendUrl)
 
 def litellm(text: str, file: str) -> Part:
     """The configuration. Raises ConfigError with all that is wrong with the file."""
-    source = YamlSource(text, file)
-    servers: list[Server] = []
+    root, remarks, names = places_of(text, file), Part(), Names()
+    router, keys_at = root["router_settings"], root["general_settings"]["master_key"]
+    strategy = router["routing_strategy"]
+    if strategy.text is not None and strategy.text not in _POLICIES:
+        remarks.lose(strategy.line, "routing_strategy", "The policy is penstock's own")
     lost: list[Lost] = []
-    remarks, names = Part(), Names()
-    strategy = source.of_kind(("router_settings", "routing_strategy"), str)
-    if strategy is not None and strategy not in _POLICIES:
-        line = source.line(("router_settings", "routing_strategy"))
-        remarks.lose(line, "routing_strategy", "The policy is penstock's own")
-    for at in source.entries(("model_list",)):
-        found = _server(source, at)
-        if isinstance(found, Server):
-            servers.append(found)
-        elif found is not None:
-            lost.append(found)
-            remarks.lose(*found)
+    servers = [found for each in root["model_list"].entries if (found := _server(each, lost))]
+    for each in lost:
+        remarks.lose(*each)
     if not servers:
         told = f". Line {lost[0][0]}, {lost[0][1]}: {lost[0][2]}" if lost else ""
         told = told or ": there must be one with an api_base"
-        source.refuse(("model_list",), f"has no model that penstock could serve{told}")
-    pools = _pools(servers)
-    part = Part()
+        root["model_list"].refuse(f"has no model that penstock could serve{told}")
+    pools, part = _pools(servers), Part()
     part.remark("4000 is LiteLLM's own port: its --port is in no file.")
     part.put(listen={"port": _PORT})
-    variables = ", ".join(source.keys(("environment_variables",)))
+    variables = ", ".join([each.name for each in root["environment_variables"].members])
     why = {"environment_variables": f"Give penstock in its environment: {variables}"}
-    for other in source.others((), _READ, _WHY | why):
-        part.lose(*other)
+    part.lose_all(root.others(_READ, _WHY | why))
     part.put(
-        pools=[remarks, *[_pool(*each, strategy, names) for each in pools.items()]],
-        routes=[
-            _others(source, "router_settings"),
-            *routes_of(source, pools),
-        ],
-        timeouts=_timeouts(source),
-        tenants=[_others(source, "general_settings"), *_tenants(source)],
+        pools=[remarks, *[_pool(*each, strategy.text, names) for each in pools.items()]],
+        routes=[_others(router), *routes_of(root, pools)],
+        timeouts=_timeouts(root),
+        tenants=[_others(root["general_settings"]), *_tenants(keys_at)],
     )
-    part.lines += _others(source, "litellm_settings").lines
-    source.raise_issues()
+    part.lines += _others(root["litellm_settings"]).lines
+    root.raise_issues()
     return part
 
 
-def _others(source: YamlSource, section: str) -> Part:
+def _others(section: Place) -> Part:
     """What a section says that has no equal."""
     part = Part()
-    for lost in source.others((section,), _READ[section], _WHY, f"{section}."):
-        part.lose(*lost)
+    part.lose_all(section.others(_READ[section.name], _WHY, f"{section.name}."))
     return part
 
 
-def _timeouts(source: YamlSource) -> Part:
+def _timeouts(root: Place) -> Part:
+    router = root["router_settings"]
+    places = (router["timeout"], root["litellm_settings"]["request_timeout"])
     total_s, request_s, stream_s = (
-        None if (found_s := source.number(path)) is None else min(max(found_s, 0.001), _TIME_S_MAX)
-        for path in (
-            ("router_settings", "timeout"),
-            ("litellm_settings", "request_timeout"),
-            ("router_settings", "stream_timeout"),
-        )
+        None if (found_s := each.number) is None else min(max(found_s, 0.001), _TIME_S_MAX)
+        for each in (*places, router["stream_timeout"])
     )
     total_s = request_s if total_s is None else total_s
     return Part(total_s=total_s, first_byte_s=stream_s, idle_s=stream_s)
 
 
-def _tenants(source: YamlSource) -> list[Part]:
+def _tenants(master_key: Place) -> list[Part]:
     """Who may ask: whoever has the master key."""
-    path: KeyPath = ("general_settings", "master_key")
-    key, part, entry = source.of_kind(path, str), Part(), Part()
-    if key is None:
+    part, entry = Part(), Part()
+    if master_key.text is None:
         return []
-    _put_key(part, entry, "key", key, "LITELLM_MASTER_KEY", source.line(path))
+    _put_key(part, entry, "key", master_key.text, "LITELLM_MASTER_KEY", master_key.line)
     part.put(name="master", keys=[entry])
     return [part]
 
@@ -162,16 +146,16 @@ def _variable_in(value: str | None) -> Variable | None:
     return None if found is None else Variable(found[1])
 
 
-def _server(source: YamlSource, at: KeyPath) -> Server | Lost | None:
-    """A server, or why penstock cannot ask it. None: what is wrong there has been remembered."""
-    params = (*at, "litellm_params")
-    group, model = [source.of_kind(path, str) for path in ((*at, "model_name"), (*params, "model"))]
-    for path, value in (((*at, "model_name"), group), ((*params, "model"), model)):
-        if value is None and source.get(path) is None:
-            source.refuse(path, "is required")
+def _server(entry: Place, lost: list[Lost]) -> Server | None:
+    """A server. None: why penstock cannot ask it is in `lost`, or has been refused."""
+    params = entry["litellm_params"]
+    group, model = entry["model_name"].text, params["model"].text
+    for each in (entry["model_name"], params["model"]):
+        if each.value is None:
+            each.refuse("is required")
     if group is None or model is None:
         return None
-    provider = source.of_kind((*params, "custom_llm_provider"), str)
+    provider = params["custom_llm_provider"].text
     first, slash, rest = model.partition("/")
     sent = rest if slash and provider in (None, first) else model
     provider = (first if slash else "") if provider is None else provider
@@ -180,47 +164,48 @@ def _server(source: YamlSource, at: KeyPath) -> Server | Lost | None:
         told = f"the provider {provider}" if provider else "a provider that is not named"
         why = f"It is of {told}, and penstock translates no requests"
     else:
-        url, why = _url(source, params)
+        url, why = _url(params)
     if url is not None and "*" in sent:
         why = "Its server gets the name that is asked for: list each model by its name"
     elif url is not None and not (re.fullmatch(PATTERN, group) and re.fullmatch(WORD, sent)):
         why = "A name has 1 to 256 characters, no spaces, and a * at its end only"
     if why:
-        return source.line((*at, "model_name")), f"the model {group}", why
-    return None if url is None else _read(source, at, Server(group, sent, url))
+        lost.append((entry["model_name"].line, f"the model {group}", why))
+    return None if url is None or why else _read(entry, group, sent, url)
 
 
-def _read(source: YamlSource, at: KeyPath, server: Server) -> Server:
+def _read(entry: Place, group: str, model: str, url: str) -> Server:
     """The server with its key, its limits and its defaults."""
-    params = (*at, "litellm_params")
-    key, name = source.get((*params, "api_key")), source.get((*at, "model_info", "id"))
-    server.line = source.line((*at, "model_name"))
-    server.key = None if key is None or str(key).lower() in _NO_KEYS else str(key)
-    server.name = name if isinstance(name, str) else None
-    server.defaults = {
-        name: value
-        for name in source.keys(params)
-        if isinstance(value := source.get((*params, name)), bool | int | float | str)
-        and name in _DEFAULTS
+    params, info = entry["litellm_params"], entry["model_info"]
+    key, name, weight = params["api_key"].value, info["id"].value, params["weight"].number
+    defaults = {
+        each.name: each.value
+        for each in params.members
+        if each.name in _DEFAULTS and isinstance(each.value, bool | int | float | str)
     }
-    server.weight = source.number((*params, "weight"))
-    server.lost += source.others(
-        params, _READ_OF_MODEL | server.defaults.keys(), _WHY | _WHY_NO_DEFAULT
+    lost = [
+        *params.others(_READ_OF_MODEL | defaults.keys(), _WHY | _WHY_NO_DEFAULT),
+        *info.others({"id"}, {}, "model_info."),
+    ]
+    if weight is not None and not 0.001 <= weight <= 1000:
+        lost.append((params["weight"].line, f"weight: {weight:g}", "It is 0.001 to 1000"))
+        weight = None
+    running = params["max_parallel_requests"].number
+    return Server(
+        *(group, model, url, entry["model_name"].line),
+        key=None if key is None or str(key).lower() in _NO_KEYS else str(key),
+        name=name if isinstance(name, str) else None,
+        weight=weight,
+        max_requests=None if running is None else max(1, int(min(running, AMOUNT_MAX))),
+        defaults=defaults,
+        lost=lost,
     )
-    server.lost += source.others((*at, "model_info"), {"id"}, {}, "model_info.")
-    if server.weight is not None and not 0.001 <= server.weight <= 1000:
-        line = source.line((*params, "weight"))
-        server.lost.append((line, f"weight: {server.weight:g}", "It is 0.001 to 1000"))
-        server.weight = None
-    running = source.number((*params, "max_parallel_requests"))
-    server.max_requests = None if running is None else max(1, int(min(running, AMOUNT_MAX)))
-    return server
 
 
-def _url(source: YamlSource, params: KeyPath) -> tuple[str | None, str]:
+def _url(params: Place) -> tuple[str | None, str]:
     """The address of the server without /v1, or None and why it cannot be used."""
-    at = (*params, "api_base" if source.get((*params, "api_base")) is not None else "base_url")
-    base = source.of_kind(at, str)
+    place = params["base_url" if params["api_base"].value is None else "api_base"]
+    base = place.text
     if base is None:
         return None, "It has no api_base, and penstock knows no provider's address"
     if _variable_in(base) is not None:
@@ -231,7 +216,7 @@ def _url(source: YamlSource, params: KeyPath) -> tuple[str | None, str]:
         problem = refusal.errors()[0]["msg"].removeprefix("Value error, ")
         if base.startswith(("http://", "https://")):
             return None, f"Its api_base {problem.partition(':')[0]}"
-        source.refuse(at, problem)
+        place.refuse(problem)
         return None, ""
 
 
@@ -281,8 +266,7 @@ def _put_api_key(part: Part, server: Server, name: str) -> None:
 def _backend(name: str, entries: Sequence[Server], *, weighs: bool, has_key: bool) -> Part:
     """One server, with what its entries say that has no equal."""
     part, first = Part(), entries[0]
-    for lost in dict.fromkeys(lost for each in entries for lost in each.lost):
-        part.lose(*lost)
+    part.lose_all(dict.fromkeys(lost for each in entries for lost in each.lost))
     variable = _variable_in(first.url)
     if variable is not None:
         part.remark(f"{variable} must hold no path: neither /v1 nor another.")

@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from penstock.conf.keypath import KeyPath
 from penstock.conf.kinds import PATTERN
 from penstock.conf.routes import CAUSES, FALLBACKS_MAX, TARGETS_MAX
-from penstock.proxy.commands.imports.yaml_source import YamlSource
+from penstock.proxy.commands.imports.yaml_source import Place
 from penstock.proxy.commands.imports.yaml_text import Lost, Names, Part
 
 # LiteLLM falls back on every error, after its own retries.
 _ANY: Final = ("no_backend", "overload", "errors")
 _SECTIONS: Final = ("router_settings", "litellm_settings")
-Place = tuple[str, str]
+Target = tuple[str, str]
 """A pool, and the model that is sent there."""
 
 
@@ -28,9 +27,9 @@ class Server:
     model: str
     """The name that it gets."""
     url: str
+    line: int
     key: str | None = None
     """The environment variable with its key, or the key itself: it is never written."""
-    line: int = 0
     name: str | None = None
     weight: float | None = None
     max_requests: int | None = None
@@ -43,9 +42,9 @@ class _Group:
     """One name that clients ask for, and the places that answer for it or instead of it."""
 
     name: str
-    targets: dict[Place, float] = field(default_factory=dict)
+    targets: dict[Target, float] = field(default_factory=dict)
     aliases: list[str] = field(default_factory=list)
-    fallbacks: dict[Place, set[str]] = field(default_factory=dict)
+    fallbacks: dict[Target, set[str]] = field(default_factory=dict)
     servers: list[Server] = field(default_factory=list)
     remarks: Part = field(default_factory=Part)
 
@@ -63,18 +62,17 @@ class _Group:
 Groups = dict[str, _Group]
 
 
-def routes_of(source: YamlSource, pools: Mapping[str, Sequence[list[Server]]]) -> list[Part]:
+def routes_of(root: Place, pools: Mapping[str, Sequence[list[Server]]]) -> list[Part]:
     """All routes, and what could not become one."""
     groups, remarks, names = _groups(pools), Part(), Names()
-    _read_aliases(source, groups, remarks)
-    _read_fallbacks(source, groups, remarks, "fallbacks", _ANY)
-    _read_fallbacks(source, groups, remarks, "context_window_fallbacks", ("context",))
+    _read_aliases(root, groups, remarks)
+    _read_fallbacks(root, groups, remarks, "fallbacks", _ANY)
+    _read_fallbacks(root, groups, remarks, "context_window_fallbacks", ("context",))
     for section in _SECTIONS:
-        path: KeyPath = (section, "default_fallbacks")
-        wanted = source.of_kind(path, list) or []
+        wanted = root[section]["default_fallbacks"]
         for group in groups.values():
             if not set(_ANY) & set().union(*group.fallbacks.values()):
-                _add(groups, group, source.line(path), wanted, _ANY)
+                _add(groups, group, wanted.line, wanted.of_kind(list) or (), _ANY)
     # The first route that matches counts: what a prefix would take, too, comes before it.
     needed = [each for each in groups.values() if _needs_route(each, groups.values())]
     needed.sort(key=lambda each: -len(each.name) if each.name.endswith("*") else float("-inf"))
@@ -117,50 +115,43 @@ def _needs_route(group: _Group, groups: Collection[_Group]) -> bool:
     )
 
 
-def _read_aliases(source: YamlSource, groups: Groups, remarks: Part) -> None:
-    at: KeyPath = ("router_settings", "model_group_alias")
-    for alias in source.keys(at):
-        value = source.get((*at, alias))
-        name = value.get("model") if isinstance(value, dict) else value
-        if not isinstance(name, str):
-            problem = "must be the name of a model, or a mapping with `model`"
-            source.refuse((*at, alias), problem)
-            continue
+def _read_aliases(root: Place, groups: Groups, remarks: Part) -> None:
+    for alias in root["router_settings"]["model_group_alias"].members:
+        name = alias["model"].value if isinstance(alias.value, dict) else alias.value
         why = ""
-        if alias in groups:
+        if not isinstance(name, str):
+            alias.refuse("must be the name of a model, or a mapping with `model`")
+        elif alias.name in groups:
             why = "There is a model of this name, too"
         elif name not in groups:
             why = f"No pool serves {name}"
-        elif not re.fullmatch(PATTERN, alias) or alias.endswith("*"):
+        elif not re.fullmatch(PATTERN, alias.name) or alias.name.endswith("*"):
             why = "Names of models have no spaces and no *"
-        if why:
-            remarks.lose(source.line((*at, alias)), f"the alias {alias}", why)
         else:
-            groups[name].aliases.append(alias)
+            groups[name].aliases.append(alias.name)
+        if why:
+            remarks.lose(alias.line, f"the alias {alias.name}", why)
 
 
 def _read_fallbacks(
-    source: YamlSource, groups: Groups, remarks: Part, kind: str, causes: Sequence[str]
+    root: Place, groups: Groups, remarks: Part, kind: str, causes: Sequence[str]
 ) -> None:
     """A list of mappings from a name to the names that follow it."""
-    for section in _SECTIONS:
-        for at in source.entries((section, kind)):
-            for name in source.keys(at):
-                wanted = source.of_kind((*at, name), list) or []
-                line = source.line((*at, name))
-                if name != "*" and name not in groups:
-                    remarks.lose(
-                        line, f"{kind} of {name}", "No model_name that penstock serves is so"
-                    )
-                for group in groups.values():
-                    if not group.fallbacks if name == "*" else group.name == name:
-                        _add(groups, group, line, wanted, causes)
+    lists = [each for section in _SECTIONS for each in root[section][kind].entries]
+    for wanted in chain.from_iterable([each.members for each in lists]):
+        name, names = wanted.name, wanted.of_kind(list) or []
+        if name != "*" and name not in groups:
+            why = "No model_name that penstock serves is so"
+            remarks.lose(wanted.line, f"{kind} of {name}", why)
+        for group in groups.values():
+            if not group.fallbacks if name == "*" else group.name == name:
+                _add(groups, group, wanted.line, names, causes)
 
 
 def _add(
-    groups: Groups, group: _Group, line: int, wanted: Sequence[Any], causes: Sequence[str]
+    groups: Groups, group: _Group, line: int, names: Sequence[Any], causes: Sequence[str]
 ) -> None:
-    for name in wanted:
+    for name in names:
         if not isinstance(name, str):
             group.remarks.lose(line, "the fall-back one that changes the request")
             continue

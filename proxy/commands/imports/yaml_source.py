@@ -1,9 +1,10 @@
 """Another program's YAML file, looked into with its lines, so that mistakes are told by them."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from penstock.conf.document import UNREAD, read
+from penstock.conf.document import Document, read
 from penstock.conf.issues import ConfigError, Issue, shown
 from penstock.conf.keypath import KeyPath
 from penstock.proxy.commands.imports.yaml_text import Lost
@@ -12,85 +13,97 @@ T = TypeVar("T")
 _KINDS: Final[dict[type, str]] = {str: "text", dict: "a mapping", list: "a list"}
 
 
-class YamlSource:
-    """The tree of a file. What is of the wrong kind is collected, and told with all the rest."""
+@dataclass(frozen=True)
+class Place:
+    """A place in the file. What is of the wrong kind is collected in `issues`, for all places."""
 
-    def __init__(self, text: str, file: str) -> None:
-        """Raises ConfigError if the text cannot be read."""
-        self._file = file
-        self._document = read(text)
-        self._issues = [
-            Issue(f"{file}:{fault.line}", fault.path, fault.problem)
-            for fault in self._document.faults
-        ]
-        if not self._issues and not isinstance(self._document.tree, dict):
-            self.refuse((), "the file must be a mapping of keys")
-        self.raise_issues()
+    file: str
+    document: Document
+    issues: list[Issue]
+    path: KeyPath
+    value: Any
+    """None where there is nothing."""
 
-    def line(self, path: KeyPath) -> int:
-        """The line of a key. What is missing has that of what it is missing in."""
-        while path and path not in self._document.lines:
+    def __getitem__(self, key: str) -> "Place":
+        inside = self.value if isinstance(self.value, dict) else {}
+        return self._at(key, inside.get(key))
+
+    def _at(self, step: str | int, value: Any) -> "Place":
+        return replace(self, path=(*self.path, step), value=value)
+
+    @property
+    def name(self) -> str:
+        return str(self.path[-1])
+
+    @property
+    def line(self) -> int:
+        """The line of its key. What is missing has that of what it is missing in."""
+        path = self.path
+        while path and path not in self.document.lines:
             path = path[:-1]
-        return self._document.lines.get(path, 1)
+        return self.document.lines.get(path, 1)
 
-    def refuse(self, path: KeyPath, problem: str) -> None:
-        """Remember that something is wrong there."""
-        self._issues.append(Issue(f"{self._file}:{self.line(path)}", path, problem))
+    def refuse(self, problem: str) -> None:
+        """Remember that something is wrong here."""
+        self.issues.append(Issue(f"{self.file}:{self.line}", self.path, problem))
 
-    def raise_issues(self) -> None:
-        """Raises ConfigError with all that is wrong."""
-        if self._issues:
-            raise ConfigError(list(dict.fromkeys(self._issues)))
-
-    def get(self, path: KeyPath) -> Any:
-        """The value at a path. None where there is none."""
-        value: Any = self._document.tree
-        for step in path:
-            if isinstance(value, Mapping):
-                value = value.get(step)
-            elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-                value = value[step]
-            else:
-                return None
-        return None if value is UNREAD else value
-
-    def of_kind(self, path: KeyPath, kind: type[T]) -> T | None:
-        """The value at a path if it is of this kind. What is of another kind is wrong."""
-        value = self.get(path)
-        if value is None or isinstance(value, kind):
-            return value
-        self.refuse(path, f"must be {_KINDS[kind]}, got {shown(value, secret=True)}")
+    def of_kind(self, kind: type[T]) -> T | None:
+        """The value if it is of this kind. What is of another kind is wrong."""
+        if self.value is None or isinstance(self.value, kind):
+            return self.value
+        self.refuse(f"must be {_KINDS[kind]}, got {shown(self.value, secret=True)}")
         return None
 
-    def keys(self, path: KeyPath) -> list[str]:
-        """The keys of the mapping at a path, in their order."""
-        return list(self.of_kind(path, dict) or {})
+    def raise_issues(self) -> None:
+        """Raises ConfigError with all that is wrong in the file."""
+        if self.issues:
+            raise ConfigError(list(dict.fromkeys(self.issues)))
 
-    def entries(self, path: KeyPath) -> Iterator[KeyPath]:
-        """The paths of the entries of the list at a path."""
-        for index in range(len(self.of_kind(path, list) or [])):
-            yield (*path, index)
+    @property
+    def text(self) -> str | None:
+        return self.of_kind(str)
 
-    def number(self, path: KeyPath) -> float | None:
+    @property
+    def members(self) -> list["Place"]:
+        """The values of a mapping, in their order."""
+        return [self[name] for name in self.of_kind(dict) or ()]
+
+    @property
+    def entries(self) -> list["Place"]:
+        """The entries of a list."""
+        return [self._at(*each) for each in enumerate(self.of_kind(list) or ())]
+
+    @property
+    def number(self) -> float | None:
         """A number above 0. Text that spells one counts, as in LiteLLM."""
-        value = self.get(path)
-        if value is None:
+        if self.value is None:
             return None
         try:
-            number = 0.0 if isinstance(value, bool) else float(value)
+            number = 0.0 if isinstance(self.value, bool) else float(self.value)
         except (TypeError, ValueError):
             number = 0.0
         if 0.0 < number < float("inf"):
             return number
-        self.refuse(path, "must be a number above 0")
+        self.refuse("must be a number above 0")
         return None
 
     def others(
-        self, path: KeyPath, read: Collection[str], why: Mapping[str, str], prefix: str = ""
+        self, read: Collection[str], why: Mapping[str, str], prefix: str = ""
     ) -> Iterator[Lost]:
         """The keys of a mapping that are not read. Only numbers are told: text may be a secret."""
-        for name in self.keys(path):
-            value = self.get((*path, name))
-            if name not in read and value is not None:
-                told = f": {str(value).lower()}" if isinstance(value, int | float) else ""
-                yield self.line((*path, name)), f"{prefix}{name}{told}", why.get(name, "")
+        for each in self.members:
+            if each.name not in read and each.value is not None:
+                is_told = isinstance(each.value, int | float)
+                told = f": {str(each.value).lower()}" if is_told else ""
+                yield each.line, f"{prefix}{each.name}{told}", why.get(each.name, "")
+
+
+def places_of(text: str, file: str) -> Place:
+    """The whole file. Raises ConfigError if the text cannot be read."""
+    document = read(text)
+    issues = [Issue(f"{file}:{each.line}", each.path, each.problem) for each in document.faults]
+    root = Place(file, document, issues, (), document.tree)
+    if not issues and not isinstance(root.value, dict):
+        root.refuse("the file must be a mapping of keys")
+    root.raise_issues()
+    return root

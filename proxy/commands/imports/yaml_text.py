@@ -45,6 +45,11 @@ class Part:
         """Write what of the other file has no equal here."""
         self.remark(f"{LOST} (line {line}): {what}{f'. {why}' if why else ''}.")
 
+    def lose_all(self, lost: Iterable[Lost]) -> None:
+        """Write all of these so."""
+        for each in lost:
+            self.lose(*each)
+
     @property
     def holds_keys(self) -> bool:
         """Whether it has more than remarks."""
