@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.kinds import ORIGIN
-from penstock.proxy.commands.imports.nginx_leftovers import TIMES, tell_leftovers
+from penstock.proxy.commands.imports.nginx_leftovers import tell_leftovers
 from penstock.proxy.commands.imports.nginx_locations import Locations, Scope, inherited, word_of
 from penstock.proxy.commands.imports.nginx_pools import Pools
 from penstock.proxy.commands.imports.nginx_syntax import (
@@ -16,6 +15,7 @@ from penstock.proxy.commands.imports.nginx_syntax import (
     bytes_of,
     number_of,
     read_nginx,
+    refusal,
     seconds_of,
 )
 from penstock.proxy.commands.imports.yaml_text import Part
@@ -25,6 +25,15 @@ _TIME_S_MAX: Final = 86_400.0
 _BODY_BYTES_MIN, _BODY_BYTES_MAX = 1_024, 2**32
 _BODIES_BYTES: Final = 2**30
 _CONNECTIONS_MAX: Final = 1_000_000
+# The keys of `timeouts` that a directive is about.
+_TIMES: Final = {
+    "proxy_connect_timeout": ("connect_s",),
+    "proxy_read_timeout": ("first_byte_s", "idle_s"),
+    "client_header_timeout": ("client_head_s",),
+    "client_body_timeout": ("client_body_s",),
+    "keepalive_timeout": ("client_idle_s",),
+    "send_timeout": ("client_stall_s",),
+}
 _LISTEN_WORDS: Final = frozenset({"ssl", "default_server", "reuseport", "deferred", "ipv6only=on"})
 
 
@@ -35,12 +44,12 @@ def nginx(text: str, file: str) -> Part:
     server = next(filter(_proxies, http.all("server")), None)
     if server is None:
         problem = "has no server with a location that has proxy_pass: penstock would serve nothing"
-        raise ConfigError([Issue(f"{file}:{http.line}", (), problem)])
+        raise refusal(file, http.line, problem)
     pools = Pools({each.word: each for each in http.all("upstream") if each.words})
     locations = Locations(pools, (server, http))
     if not pools.parts:
         problem = "no location of this server leads to a backend that penstock could serve"
-        raise ConfigError([Issue(f"{file}:{server.line}", (), problem)])
+        raise refusal(file, server.line, problem)
     part, scopes = Part(), locations.scopes
     for block in (root, http) if http is not root else (root,):
         tell_leftovers(part, block)
@@ -125,7 +134,7 @@ def _origins(scopes: Sequence[Scope]) -> list[str]:
 def _timeouts(scopes: Sequence[Scope]) -> Part:
     """The times of the locations. Where they differ the longest counts."""
     part = Part()
-    for name, keys in TIMES.items():
+    for name, keys in _TIMES.items():
         longest_s = max(_values(part, scopes, name, seconds_of), default=0)
         if longest_s > 0:
             part.put(**dict.fromkeys(keys, min(max(longest_s, 0.001), _TIME_S_MAX)))

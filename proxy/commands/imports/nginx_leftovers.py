@@ -5,35 +5,26 @@ from typing import Final
 from penstock.proxy.commands.imports.nginx_syntax import Directive
 from penstock.proxy.commands.imports.yaml_text import LOST, Part, reasons
 
-# The keys of `timeouts` that a directive is about.
-TIMES: Final = {
-    "proxy_connect_timeout": ("connect_s",),
-    "proxy_read_timeout": ("first_byte_s", "idle_s"),
-    "client_header_timeout": ("client_head_s",),
-    "client_body_timeout": ("client_body_s",),
-    "keepalive_timeout": ("client_idle_s",),
-    "send_timeout": ("client_stall_s",),
-}
 # Headers that penstock writes for its backends itself.
 WRITTEN_HEADERS: Final = frozenset(
     {"host", "connection", "upgrade", "x-real-ip", "x-request-id", "te", "accept-encoding"}
     | {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "forwarded"}
 )
-# What is read, and what penstock always does, or has nothing that it could be for.
-_NOT_TOLD: Final = reasons("""
-upstream server location listen proxy_pass proxy_set_header client_max_body_size: read
-least_conn least_time ip_hash hash random ssl ssl_certificate ssl_certificate_key: read
-ssl_client_certificate ssl_verify_client proxy_ssl_trusted_certificate proxy_ssl_certificate: read
-proxy_ssl_certificate_key proxy_ssl_verify: read
-proxy_http_version proxy_buffering proxy_request_buffering proxy_buffers: needless
-proxy_buffer_size proxy_busy_buffers_size proxy_redirect proxy_ssl_server_name: needless
-proxy_ssl_session_reuse proxy_socket_keepalive chunked_transfer_encoding keepalive: needless
-keepalive_requests zone sendfile tcp_nopush tcp_nodelay server_tokens types: needless
-types_hash_max_size default_type user pid worker_processes worker_rlimit_nofile: needless
-events http gzip reset_timedout_connection server_name ssl_session_cache: needless
-ssl_session_timeout proxy_cache_bypass proxy_no_cache: needless
-""")
+_NEEDLESS: Final = "needless"
+# What there is instead. Needless is what is read, what penstock always does, and what it has
+# nothing for.
 _WHY: Final = reasons("""
+upstream server location listen proxy_pass proxy_set_header client_max_body_size least_conn \
+least_time ip_hash hash random ssl ssl_certificate ssl_certificate_key ssl_client_certificate \
+ssl_verify_client proxy_ssl_trusted_certificate proxy_ssl_certificate proxy_ssl_certificate_key \
+proxy_ssl_verify proxy_http_version proxy_buffering proxy_request_buffering proxy_buffers \
+proxy_buffer_size proxy_busy_buffers_size proxy_redirect proxy_ssl_server_name \
+proxy_ssl_session_reuse proxy_socket_keepalive chunked_transfer_encoding keepalive \
+keepalive_requests zone sendfile tcp_nopush tcp_nodelay server_tokens types types_hash_max_size \
+default_type user pid worker_processes worker_rlimit_nofile events http gzip \
+reset_timedout_connection server_name ssl_session_cache ssl_session_timeout proxy_cache_bypass \
+proxy_no_cache proxy_connect_timeout proxy_read_timeout client_header_timeout client_body_timeout \
+keepalive_timeout send_timeout: needless
 limit_req limit_req_zone: `tenants[].limits` has requests and tokens a minute for each client
 limit_conn: `tenants[].limits.concurrent` is such a limit for each client
 proxy_next_upstream proxy_next_upstream_tries proxy_next_upstream_timeout: penstock tries another \
@@ -61,12 +52,12 @@ def tell_leftovers(part: Part, block: Directive) -> None:
     Words are shown for limits only: others may hold keys.
     """
     others: dict[str, int] = {}
-    for each in block.block or ():
-        if each.name in _WHY and each.words[-1:] != ("mime.types",):
-            what = each.title if each.name.startswith("limit_") else each.name
-            part.lose(each.line, what, _WHY[each.name])
-        elif each.name not in (*_WHY, *TIMES, *_NOT_TOLD):
+    for each in block.block:
+        why = _WHY.get(each.name)
+        if why is None:
             others.setdefault(each.name, each.line)
+        elif why != _NEEDLESS and each.words[-1:] != ("mime.types",):
+            part.lose(each.line, each.title if each.name.startswith("limit_") else each.name, why)
     if others:
         told = ", ".join([f"{name} (line {line})" for name, line in others.items()])
         part.remark(f"{LOST}: {told}.")

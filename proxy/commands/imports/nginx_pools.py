@@ -86,7 +86,7 @@ class Pools:
     def _put_policy(self, upstream: Directive, part: Part) -> bool:
         """Whether one is written. penstock's own measures speeds and takes no weights."""
         policy = None
-        for each in upstream.block or ():
+        for each in upstream.block:
             policy = _POLICIES.get(each.name, policy)
             if each.name == "random" and "two" in each.words:
                 policy = "power_of_two"

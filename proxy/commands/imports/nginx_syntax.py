@@ -5,7 +5,7 @@ Which directive means what is not known here.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from penstock.conf.issues import ConfigError, Issue
@@ -33,7 +33,7 @@ class Directive:
     name: str
     words: tuple[str, ...]
     line: int
-    block: "list[Directive] | None" = None
+    block: "list[Directive]" = field(default_factory=list)
 
     @property
     def word(self) -> str:
@@ -47,67 +47,65 @@ class Directive:
 
     def all(self, name: str) -> list["Directive"]:
         """The directives of this name in its block."""
-        return [each for each in self.block or () if each.name == name]
+        return [each for each in self.block if each.name == name]
 
     def one(self, name: str) -> "Directive | None":
         """The last directive of this name in its block, if it has a word."""
         return next((each for each in reversed(self.all(name)) if each.words), None)
 
 
-class _Unreadable(Exception):
-    def __init__(self, line: int, problem: str) -> None:
-        super().__init__(problem)
-        self.line: Final = line
+def refusal(file: str, line: int, problem: str) -> ConfigError:
+    """What to raise."""
+    return ConfigError([Issue(f"{file}:{line}", (), problem)])
 
 
 def read_nginx(text: str, file: str) -> Directive:
     """The whole file, as a directive without a name. Raises ConfigError."""
-    try:
-        return _read(text)
-    except _Unreadable as error:
-        raise ConfigError([Issue(f"{file}:{error.line}", (), str(error))]) from None
-
-
-def _read(text: str) -> Directive:
-    found: list[list[Directive]] = [[]]  # the blocks that are open
-    opened: list[Directive] = []  # and their directives
+    opened = [Directive("", (), 1)]
     words: list[str] = []
     began = 1
-    for word, is_mark, line in _tokens(text):
+    for word, is_mark, line in _tokens(text, file):
         if not is_mark:
             began = began if words else line
             words.append(word)
         elif words and word != "}":
-            block: list[Directive] | None = [] if word == "{" else None
-            found[-1].append(Directive(words[0], tuple(words[1:]), began, block))
-            if block is not None:
-                opened.append(_opened(found[-1][-1], len(found)))
-                found.append(block)
+            opened[-1].block.append(Directive(words[0], tuple(words[1:]), began))
+            if word == "{":
+                opened.append(opened[-1].block[-1])
+                _check_block(opened[-1], len(opened), file)
             words = []
         elif words:
-            raise _Unreadable(line, f"{_told(words[0])} must end with ; or a block")
-        elif word != "}" or not opened:
-            problem = f"a directive must stand before {word}"
-            raise _Unreadable(line, "this } closes nothing" if word == "}" else problem)
-        else:
-            found.pop()
+            raise refusal(file, line, f"{_told(words[0])} must end with ; or a block")
+        elif word != "}":
+            raise refusal(file, line, f"a directive must stand before {word}")
+        elif len(opened) > 1:
             opened.pop()
+        else:
+            raise refusal(file, line, "this } closes nothing")
     if words:
-        raise _Unreadable(began, f"{_told(words[0])} must end with ; or a block")
-    if opened:
+        raise refusal(file, began, f"{_told(words[0])} must end with ; or a block")
+    if len(opened) > 1:
         problem = f"the block of {_told(opened[-1].name)} is not closed"
-        raise _Unreadable(opened[-1].line, problem)
-    return Directive("", (), 1, found[0])
+        raise refusal(file, opened[-1].line, problem)
+    return opened[0]
 
 
-def _tokens(text: str) -> Iterator[tuple[str, bool, int]]:
+def _check_block(directive: Directive, depth: int, file: str) -> None:
+    if directive.name.endswith("_by_lua_block"):
+        problem = f"{_told(directive.name)} holds Lua, which cannot be read: remove it"
+        raise refusal(file, directive.line, problem)
+    if depth > DEPTH_MAX + 1:
+        raise refusal(file, directive.line, f"blocks nest deeper than {DEPTH_MAX}")
+
+
+def _tokens(text: str, file: str) -> Iterator[tuple[str, bool, int]]:
     """Each word and mark: its text, whether it is a mark, and its line."""
     at, line = 0, 1
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
             problem = "a quote is not closed" if text[at] in "\"'" else "is not nginx's syntax"
-            raise _Unreadable(line, problem)
+            raise refusal(file, line, problem)
         kind, raw = found.lastgroup, found[0]
         if kind in ("mark", "word"):
             yield raw, kind == "mark", line
@@ -115,15 +113,6 @@ def _tokens(text: str) -> Iterator[tuple[str, bool, int]]:
             yield re.sub(r"\\([\"'\\])", r"\1", found[kind]), False, line
         line += raw.count("\n")
         at = found.end()
-
-
-def _opened(directive: Directive, depth: int) -> Directive:
-    if directive.name.endswith("_by_lua_block"):
-        problem = f"{_told(directive.name)} holds Lua, which cannot be read: remove it"
-        raise _Unreadable(directive.line, problem)
-    if depth > DEPTH_MAX:
-        raise _Unreadable(directive.line, f"blocks nest deeper than {DEPTH_MAX}")
-    return directive
 
 
 def _told(name: str) -> str:

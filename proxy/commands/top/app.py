@@ -149,8 +149,8 @@ class Main(Screen[None]):
 
     async def _ask(self, key: str, snapshot: Told) -> None:
         """The keys that open something."""
-        backend = self.view.marked_backend(snapshot)
-        request = self.view.marked_request(snapshot)
+        backend = self.view.backends.marked(self.view.rows(snapshot))
+        request = self.view.requests.marked(snapshot["requests"][self.view.kind])
         if key == "v":
             told = [*verdict_of(snapshot["verdicts"]), *told_of(snapshot["proxy"])]
             await self.app.push_screen(Reading("Why is it slow?", "\n".join(told)))

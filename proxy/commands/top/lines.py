@@ -68,17 +68,27 @@ def joined(parts: Iterable[Span], gap: str, width: int) -> Line:
 
 class Column(NamedTuple):
     """`wide`: of a text the least width. `rank`: the columns with the largest leave first. 0: it
-    stays. `cell`: its text. `value`: what it is sorted by, `descends`: the largest first."""
+    stays. `value`: what it is sorted by. `show`: its text, of the
+    value; `cell_of`: of the whole entry instead."""
 
     head: str
     wide: int
     rank: int
-    cell: Callable[[Told], str]
-    value: Callable[[Told], float | str | None] = lambda told: None
+    value: Callable[[Told], Any]
+    show: Callable[[Any], str] = str
     means: str = ""
     tone: Callable[[Told], Tone] = lambda told: ""
     text: bool = False
-    descends: bool = False
+    cell_of: Callable[[Told], str] | None = None
+
+    def cell(self, told: Told) -> str:
+        """Its text."""
+        return self.show(self.value(told)) if self.cell_of is None else self.cell_of(told)
+
+    @property
+    def is_figure(self) -> bool:
+        """Whether it is sorted from the largest on."""
+        return not self.text or self.cell_of is not None
 
 
 Placed = Sequence[tuple[Column, int]]

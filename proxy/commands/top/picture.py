@@ -1,6 +1,6 @@
 """The whole screen as lines, for any size: first the sentence, last the keys."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.proxy.commands.fleet_table import age
@@ -113,8 +113,7 @@ def _backends(snapshot: Told, view: View, width: int, rows: int) -> list[Line]:
     shown = placed(columns, backends, width)
     view.columns = [column for column, _ in shown]
     has_keys = view.focus == "backends"
-    key_of, sign_of = rows_of.backend_key, rows_of.sign_of
-    lines = _rows(shown, found, view.backends, rows - 2, key_of, sign_of, has_keys=has_keys)
+    lines = _rows(shown, found, view.backends, rows - 2, rows_of.sign_of, has_keys=has_keys)
     lines.insert(0, heads(shown, view.sorted_by, down=view.down))
     if not backends:
         lines.append((Span("  There is no backend. Add one to pools[].backends, and reload."),))
@@ -127,12 +126,11 @@ def _rows(
     entries: Sequence[Told],
     cursor: Cursor,
     rows: int,
-    key_of: Callable[[Told], Hashable],
     sign_of: Callable[[Told], str],
     *,
     has_keys: bool,
 ) -> list[Line]:
-    at = cursor.place([key_of(each) for each in entries], rows)
+    at = cursor.place(entries, rows)
     return [
         row(columns, each, sign_of(each), marked=has_keys and number == at)
         for number, each in enumerate(entries[cursor.top : cursor.top + rows], cursor.top)
@@ -158,10 +156,8 @@ def _requests(snapshot: Told, view: View, width: int, rows: int) -> list[Line]:
     entries = snapshot["requests"][view.kind]
     (column, wide), *others = placed(rows_of.request_columns(entries), entries, width)
     shown = [(column._replace(head=view.kind.upper()), wide), *others]
-    has_keys, key_of = view.focus == "requests", rows_of.request_key
-    lines = _rows(
-        shown, entries, view.requests, rows - 1, key_of, rows_of.failed_sign, has_keys=has_keys
-    )
+    has_keys, sign_of = view.focus == "requests", rows_of.failed_sign
+    lines = _rows(shown, entries, view.requests, rows - 1, sign_of, has_keys=has_keys)
     lines.insert(0, heads(shown, None, down=False))
     if not entries:
         none = "No request yet." if view.kind == "slow" else "No request has failed."

@@ -57,8 +57,8 @@ def ordered(
     return known + [each for each in found if column.value(each) is None]
 
 
-def _sortable(value: float | str | None) -> tuple[float, Key]:
-    return (0.0, natural(value)) if isinstance(value, str) else (value or 0.0, ())
+def _sortable(value: float | str) -> tuple[float, Key]:
+    return (0.0, natural(value)) if isinstance(value, str) else (value, ())
 
 
 def trouble(backend: Told) -> int:
@@ -130,44 +130,17 @@ def _tokens(request: Told) -> str:
     return NONE if prompt is None else f"{count(prompt)}+{count(answer)}"
 
 
-def _text(
-    head: str,
-    wide: int,
-    rank: int,
-    cell: Callable[[Told], str],
-    means: str = "",
-    tone: Callable[[Told], Tone] = lambda told: "",
-) -> Column:
-    return Column(head, wide, rank, cell, cell, means, tone, text=True)
-
-
-def _member(name: str) -> Callable[[Told], str]:
-    return lambda told: str(told[name] or NONE)
-
-
 def _at(name: str, section: str = "") -> Callable[[Told], Any]:
     """A figure of the backend, or of a section of it, which may be missing."""
     return lambda told: (told[section] or {}).get(name) if section else told[name]
 
 
-def _figure(
-    head: str,
-    wide: int,
-    rank: int,
-    value: Callable[[Told], float | None],
-    show: Callable[[float | None], str],
-    means: str,
-    bad: Callable[[Told], bool] = lambda told: False,
-) -> Column:
-    """A column of one figure, the largest first."""
+def _word(name: str) -> Callable[[Told], str]:
+    return lambda told: str(told[name] or NONE)
 
-    def tone(told: Told) -> Tone:
-        return "bad" if bad(told) else ""
 
-    def cell(told: Told) -> str:
-        return show(value(told))
-
-    return Column(head, wide, rank, cell, value, means, tone, descends=True)
+def _bad(holds: Callable[[Told], Any]) -> Callable[[Told], Tone]:
+    return lambda told: "bad" if holds(told) else ""
 
 
 def _slower(backend: Told) -> float | None:
@@ -175,54 +148,59 @@ def _slower(backend: Told) -> float | None:
     return None if backend["slower"] is None else max(1.0, backend["slower"])
 
 
+_failures: Final = _at("failures", "lately")
 COLUMNS: Final = (
-    _text("BACKEND", 10, 0, _member("name"), tone=lambda backend: "strong"),
-    _text("POOL", 8, 9, _member("pool")),
-    _text("STATE", 13, 0, state_of, tone=_state_tone),
-    _figure("SLOWER", 7, 0, _slower, times, "times as long as its peers", _is_slow),
-    _text("IN", 7, 10, _slow_in, "what takes it longer"),
-    _figure(
+    Column("BACKEND", 10, 0, _word("name"), tone=lambda backend: "strong", text=True),
+    Column("POOL", 8, 9, _word("pool"), text=True),
+    Column("STATE", 13, 0, state_of, tone=_state_tone, text=True),
+    Column("SLOWER", 7, 0, _slower, times, "times as long as its peers", _bad(_is_slow)),
+    Column("IN", 7, 10, _slow_in, means="what takes it longer", text=True),
+    Column(
         *("TTFT95", 7, 6, _at("ttft_p95_s", "lately"), seconds),
         "95% of its first tokens came within this time",
     ),
-    _figure("RUN", 5, 2, _at("running", "engine"), count, "requests that its engine runs"),
-    _figure("WAIT", 5, 1, _at("waiting", "engine"), count, "requests that wait in its engine"),
-    _figure(
+    Column("RUN", 5, 2, _at("running", "engine"), count, "requests that its engine runs"),
+    Column("WAIT", 5, 1, _at("waiting", "engine"), count, "requests that wait in its engine"),
+    Column(
         *("QUEUED", 7, 3, _at("queued_prefill_tokens"), count),
         "prompt tokens that wait for their first token",
     ),
-    _figure(
+    Column(
         *("HELD", 6, 5, _at("active_decode_tokens"), count),
         "tokens of requests past their first token",
     ),
-    _figure("KV", 4, 0, _at("kv_usage", "engine"), percent, "how full its KV cache is", _is_full),
-    _figure(
+    Column(
+        *("KV", 4, 0, _at("kv_usage", "engine"), percent),
+        *("how full its KV cache is", _bad(_is_full)),
+    ),
+    Column(
         *("HITS", 5, 7, _at("prefix_hit_rate", "engine"), percent),
         "share of prompt tokens found in its prefix cache",
     ),
     Column(
-        *("ERRORS", 6, 0, _errors, lambda backend: backend["lately"]["failures"]),
-        "failed attempts of the last minutes",
-        lambda backend: "bad" if backend["lately"]["failures"] else "",
-        text=True,
-        descends=True,
+        *("ERRORS", 6, 0, _failures, count),
+        *("failed attempts of the last minutes", _bad(_failures), True, _errors),
     ),
-    _figure(
+    Column(
         *("IN FLIGHT", 9, 8, _at("requests_in_flight"), count),
         "requests sent there that have not ended",
     ),
 )
 REQUEST_COLUMNS: Final = (
-    _text("BEGAN", 8, 0, lambda each: clock(began(each).timestamp()), tone=lambda each: "quiet"),
-    _text("RESULT", 12, 0, result, tone=lambda each: "bad" if each["failed"] else ""),
-    _text("TENANT", 8, 2, _member("tenant")),
-    _text("MODEL", 10, 1, _member("model")),
-    _text("BACKEND", 10, 0, _member("backend")),
-    Column("TRIES", 5, 4, lambda each: str(each["attempts"])),
+    Column(
+        *("BEGAN", 8, 0, lambda each: clock(began(each).timestamp())),
+        tone=lambda each: "quiet",
+        text=True,
+    ),
+    Column("RESULT", 12, 0, result, tone=_bad(_at("failed")), text=True),
+    Column("TENANT", 8, 2, _word("tenant"), text=True),
+    Column("MODEL", 10, 1, _word("model"), text=True),
+    Column("BACKEND", 10, 0, _word("backend"), text=True),
+    Column("TRIES", 5, 4, _at("attempts")),
     Column("TOKENS", 11, 3, _tokens),
     Column("FIRST", 7, 0, lambda each: seconds(each["ttft_ms"], 1e3)),
     Column("TOTAL", 7, 0, lambda each: seconds(each["duration_ms"], 1e3)),
-    _text("ID", 14, 5, _member("id")),
+    Column("ID", 14, 5, _word("id"), text=True),
 )
 
 

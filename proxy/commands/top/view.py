@@ -1,11 +1,12 @@
 """What whoever looks has chosen: the list, its order, the filter and the marks."""
 
-from collections.abc import Hashable, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 from penstock.proxy.commands.top.lines import Column, Told
 from penstock.proxy.commands.top.rows import backend_key, ordered, request_key
 
+T = TypeVar("T")
 # So many characters a filter may have.
 WANTED_CHARS_MAX: Final = 80
 _MOVES: Final = {
@@ -16,31 +17,37 @@ _MOVES: Final = {
 
 class Cursor:
     """The mark in a list. It stays on what it marks, wherever that goes: who drains a backend means
-    this one, and not the row where it stood. `top`: the number of the first row that is shown."""
+    this one, and not the row where it stood. `key_of`: tells entries apart. `top`: the number of
+    the first row that is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, key_of: Callable[[Any], Hashable]) -> None:
         self.key: Hashable = None
         self.top = 0
+        self._key_of = key_of
         self._at = 0
 
-    def place(self, keys: Sequence[Hashable], rows: int) -> int:
+    def place(self, entries: Sequence[Any], rows: int) -> int:
         """Find the mark in a new list, and scroll so that it is seen. Returns its number.
 
         If the entry is gone, the one that took its place is marked.
         """
-        if self.key in keys:
-            self._at = keys.index(self.key)
-        else:
-            self._at = max(0, min(self._at, len(keys) - 1))
-            self.key = keys[self._at] if keys else None
+        keys = [self._key_of(each) for each in entries]
+        self._mark(entries, keys.index(self.key) if self.key in keys else self._at)
         self.top = max(0, min(self.top, self._at, len(keys) - rows), self._at - rows + 1)
         return self._at
 
-    def move(self, keys: Sequence[Hashable], by: int) -> None:
+    def move(self, entries: Sequence[Any], by: int) -> None:
         """Mark another entry, `by` further down."""
-        if keys:
-            self._at = max(0, min(self._at + by, len(keys) - 1))
-            self.key = keys[self._at]
+        if entries:
+            self._mark(entries, self._at + by)
+
+    def _mark(self, entries: Sequence[Any], at: int) -> None:
+        self._at = max(0, min(at, len(entries) - 1))
+        self.key = self._key_of(entries[self._at]) if entries else None
+
+    def marked(self, entries: Sequence[T]) -> T | None:
+        """The marked entry, if it is there."""
+        return next((each for each in entries if self._key_of(each) == self.key), None)
 
 
 class View:
@@ -54,8 +61,8 @@ class View:
         self.wanted = ""
         self.editing = False
         self.kind: Literal["slow", "failed"] = "slow"
-        self.backends = Cursor()
-        self.requests = Cursor()
+        self.backends = Cursor(backend_key)
+        self.requests = Cursor(request_key)
         self.columns: Sequence[Column] = ()
 
     def press(self, key: str, snapshot: Told) -> bool:
@@ -72,7 +79,7 @@ class View:
             self.sorted_by = None
         elif key == "f":
             self.kind = "failed" if self.kind == "slow" else "slow"
-            self.requests = Cursor()
+            self.requests = Cursor(request_key)
         elif key == "slash":
             self.editing = True
         elif key == "escape":
@@ -102,7 +109,7 @@ class View:
         heads: list[str | None] = [None, *(each.head for each in self.columns)]
         at = heads.index(self.sorted_by) if self.sorted_by in heads else 0
         self.sorted_by = heads[(at + step) % len(heads)]
-        self.down = any(each.head == self.sorted_by and each.descends for each in self.columns)
+        self.down = any(each.head == self.sorted_by and each.is_figure for each in self.columns)
 
     def rows(self, snapshot: Told) -> list[Told]:
         """The backends in their order."""
@@ -111,18 +118,6 @@ class View:
     def move(self, snapshot: Told, by: int) -> None:
         """Move the mark of the list that has the keys."""
         if self.focus == "backends":
-            self.backends.move([backend_key(each) for each in self.rows(snapshot)], by)
+            self.backends.move(self.rows(snapshot), by)
         else:
-            entries = snapshot["requests"][self.kind]
-            self.requests.move([request_key(each) for each in entries], by)
-
-    def marked_backend(self, snapshot: Told) -> Told | None:
-        """The marked backend, if the filter finds it."""
-        found = [each for each in self.rows(snapshot) if backend_key(each) == self.backends.key]
-        return found[0] if found else None
-
-    def marked_request(self, snapshot: Told) -> Told | None:
-        """The marked request."""
-        entries = snapshot["requests"][self.kind]
-        found = [each for each in entries if request_key(each) == self.requests.key]
-        return found[0] if found else None
+            self.requests.move(snapshot["requests"][self.kind], by)

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.once
 
 
 def test_the_mark_goes_with_its_entry() -> None:
-    cursor = Cursor()
+    cursor = Cursor(str)
     assert cursor.place(["a", "b", "c"], 3) == 0
     cursor.move(["a", "b", "c"], 1)
     assert cursor.key == "b"
@@ -17,7 +17,7 @@ def test_the_mark_goes_with_its_entry() -> None:
 
 
 def test_if_the_entry_is_gone_the_one_in_its_place_is_marked() -> None:
-    cursor = Cursor()
+    cursor = Cursor(str)
     cursor.place(["a", "b", "c"], 3)
     cursor.move(["a", "b", "c"], 2)
     assert cursor.place(["a", "b"], 3) == 1
@@ -27,7 +27,7 @@ def test_if_the_entry_is_gone_the_one_in_its_place_is_marked() -> None:
 
 
 def test_the_marked_row_is_always_seen() -> None:
-    cursor, keys = Cursor(), [*range(100)]
+    cursor, keys = Cursor(str), [*range(100)]
     cursor.place(keys, 10)
     for by, top in ((9, 0), (1, 1), (50, 51), (-5, 51), (-1_000, 0), (1_000, 90)):
         cursor.move(keys, by)
