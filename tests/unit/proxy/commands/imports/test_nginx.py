@@ -1,5 +1,6 @@
 """What becomes of the parts of nginx's configuration."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from penstock.conf.issues import ConfigError
 from penstock.conf.kinds import AMOUNT_MAX
 from penstock.conf.settings import Settings
 from penstock.proxy.commands.imports.command import imported
+from penstock.proxy.commands.imports.nginx_syntax import Directive, bytes_of, read_nginx, seconds_of
 from tests.unit.proxy.commands.imports.carried import carried
 
 pytestmark = pytest.mark.once
@@ -29,10 +31,8 @@ def test_an_upstream_is_a_pool(tmp_path: Path) -> None:
     settings, remarks = served(PASS, tmp_path)
     (pool,) = settings.pools
     assert (pool.name, pool.policy) == ("vllm", "token_cost")
-    assert [(each.name, each.url) for each in pool.backends] == [
-        ("vllm-0", "http://10.0.0.1:8000"),
-        ("vllm-1", "http://10.0.0.2:8000"),
-    ]
+    found = [f"{each.name} {each.url}" for each in pool.backends]
+    assert found == ["vllm-0 http://10.0.0.1:8000", "vllm-1 http://10.0.0.2:8000"]
     assert settings.routes == ()
     assert settings.listen.port == 8080
     assert "nginx takes turns (`policy: round_robin`). The default counts tokens." in remarks
@@ -71,29 +71,61 @@ def test_servers_have_weights_limits_and_backups(tmp_path: Path) -> None:
     assert main.policy == "round_robin"
     assert [each.url for each in backup.backends] == ["http://gpu-1:8000"]
     (route,) = settings.routes
-    assert [each.pool for each in route.to] == ["vllm"]
-    assert [(each.pool, each.on) for each in route.fallbacks] == [
-        ("vllm-backup", ("no_backend", "errors"))
-    ]
+    (fallback,) = route.fallbacks
+    assert [each.pool for each in (*route.to, fallback)] == ["vllm", "vllm-backup"]
+    assert fallback.on == ("no_backend", "errors")
     assert "(line 2): max_fails. `health` says" in remarks
     assert "(line 4): server 10.0.0.3:8000 down." in remarks
     assert "(line 5): server. A backend is a host and a port." in remarks
 
 
-def test_locations_are_routes_in_the_order_in_which_nginx_takes_them(tmp_path: Path) -> None:
-    settings, _ = served(
-        """location / { proxy_pass http://vllm; }
-        location /v1/ { proxy_pass http://vllm; }
-        location /v1/embeddings { proxy_pass http://10.0.0.8:1; }
-        location = /v1/rerank { proxy_pass http://embed-0; }""",
-        tmp_path,
-    )
-    assert [(each.match.path, each.to[0].pool) for each in settings.routes] == [
-        (("/v1/rerank",), "embed-0"),
-        (("/v1/embeddings*",), "backend"),
-        (("/v1/*",), "vllm"),
-        (None, "vllm"),
+LARGE_AND_SMALL = """location /large/ { proxy_pass http://10.0.0.1:8000/v1/; }
+    location /small/ { proxy_pass http://10.0.0.2:8000/v1/; }"""
+
+
+@pytest.mark.parametrize(
+    ("locations", "routes", "told"),
+    [
+        (  # routes have the order in which nginx takes locations
+            f"""{PASS} location /v1/ {{ proxy_pass http://vllm; }}
+            location /v1/embeddings {{ proxy_pass http://10.0.0.8:1; }}
+            location = /v1/rerank {{ proxy_pass http://embed-0; }}""",
+            ["/v1/rerank embed-0", "/v1/embeddings* backend", "/v1/* vllm", "* vllm"],
+            "",
+        ),
+        (  # a path without a location stays unserved
+            """location /v1/ { proxy_pass http://vllm; }
+            location = /v1/embeddings { proxy_pass http://10.0.0.8:1; }""",
+            ["/v1/embeddings backend", "/v1/* vllm", "* This path is not served."],
+            "",
+        ),
+        (  # a path that nginx replaces is told
+            """location /llm/ { proxy_pass http://vllm/v1/; }
+            location = / { proxy_pass http://e:1; }""",
+            ["/ e", "/v1/* vllm", "* This path is not served."],
+            "Clients now ask for /v1/, where nginx had /llm/",
+        ),
+        (  # a folder for each model is how nginx tells them apart; penstock reads their names
+            LARGE_AND_SMALL.replace("/v1/", "/")
+            + "location = /v1/embeddings { proxy_pass http://embed-0:8000; }",
+            ["/v1/embeddings embed-0"],
+            "location /small/ (line 2) has the path of another location now",
+        ),
+        (  # and a path around theirs is no route
+            f"{LARGE_AND_SMALL} {PASS} location /v1/embeddings {{ proxy_pass http://e:1; }}",
+            ["/v1/embeddings* e"],
+            "Clients now ask for /v1/, where nginx had /small/",
+        ),
+    ],
+)
+def test_locations_are_routes(locations: str, routes: list[str], told: str, tmp_path: Path) -> None:
+    settings, remarks = served(locations, tmp_path)
+    assert routes == [
+        " ".join([*(each.match.path or "*"), each.refuse or each.to[0].pool])
+        for each in settings.routes
     ]
+    assert told in remarks
+    assert len(settings.pools) == len(set(re.findall(r"proxy_pass http://([^/;]+)", locations)))
 
 
 def test_what_is_no_engine_gets_no_pool(tmp_path: Path) -> None:
@@ -123,16 +155,6 @@ def test_the_pages_that_may_ask_go_along(
     assert settings.listen.cors_origins == origins
 
 
-def test_a_path_without_a_location_stays_unserved(tmp_path: Path) -> None:
-    settings, _ = served(
-        """location /v1/ { proxy_pass http://vllm; }
-        location = /v1/embeddings { proxy_pass http://10.0.0.8:1; }""",
-        tmp_path,
-    )
-    assert settings.routes[-1].refuse == "This path is not served."
-    assert settings.routes[-1].match.path is None
-
-
 @pytest.mark.parametrize(
     ("location", "why"),
     [
@@ -155,48 +177,9 @@ def test_locations_that_cannot_be_carried_over(
     assert len(settings.pools) == (2 if why is None else 1)
 
 
-def test_a_path_that_nginx_replaces_is_told(tmp_path: Path) -> None:
-    settings, remarks = served(
-        "location /llm/ { proxy_pass http://vllm/v1/; } location = / { proxy_pass http://e:1; }",
-        tmp_path,
-    )
-    assert settings.routes[1].match.path == ("/v1/*",)
-    assert "Clients now ask for /v1/, where nginx had /llm/" in remarks
-
-
-def test_paths_of_models_become_the_models_themselves(tmp_path: Path) -> None:
-    """A folder for each model is how nginx tells them apart. penstock reads their names."""
-    settings, remarks = served(
-        """location /large/ { proxy_pass http://10.0.0.1:8000/; }
-        location /small/ { proxy_pass http://10.0.0.2:8000/; }
-        location = /v1/embeddings { proxy_pass http://embed-0:8000; }""",
-        tmp_path,
-    )
-    assert len(settings.pools) == 3
-    (route,) = settings.routes
-    assert route.match.path == ("/v1/embeddings",)
-    assert "Clients now ask for /, where nginx had /small/" in remarks
-    assert "location /small/ (line 2) has the path of another location now" in remarks
-
-
-def test_a_path_around_one_of_models_is_no_route(tmp_path: Path) -> None:
-    settings, _ = served(
-        """location /large/ { proxy_pass http://10.0.0.1:8000/v1/; }
-        location /small/ { proxy_pass http://10.0.0.2:8000/v1/; }
-        location /v1/embeddings { proxy_pass http://embed-0:8000; }
-        location / { proxy_pass http://vllm; }""",
-        tmp_path,
-    )
-    assert [each.match.path for each in settings.routes] == [("/v1/embeddings*",)]
-
-
 def test_a_backup_without_a_route_is_told(tmp_path: Path) -> None:
-    _, remarks = served(
-        """location /large/ { proxy_pass http://vllm/; }
-        location /small/ { proxy_pass http://10.0.0.9:8000/; }""",
-        tmp_path,
-        UPSTREAM.replace("}", "server 10.0.0.3:8000 backup; }"),
-    )
+    upstream = UPSTREAM.replace("}", "server 10.0.0.3:8000 backup; }")
+    _, remarks = served(LARGE_AND_SMALL.replace("10.0.0.1:8000", "vllm"), tmp_path, upstream)
     assert "Only a route would hold vllm-backup back until vllm fails." in remarks
 
 
@@ -212,12 +195,12 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
         tmp_path,
     )
     assert (settings.listen.host, settings.listen.port) == ("::", 443)
-    assert settings.listen.tls is not None
-    assert settings.listen.tls.cert_file.endswith("/tls.crt")
     (pool,) = settings.pools
     assert pool.backends[0].url == "https://10.0.0.1:8000"
-    assert pool.tls is not None
-    assert pool.tls.ca_file is not None
+    assert settings.listen.tls
+    assert settings.listen.tls.cert_file.endswith("/tls.crt")
+    assert pool.tls
+    assert pool.tls.ca_file
     assert "listen 8443. penstock has one data port" in remarks
     assert "nginx does not verify the backends' certificates. penstock does." in remarks
 
@@ -312,3 +295,30 @@ def test_mistakes_name_their_line(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         imported("nginx", text, "theirs")
     assert told in str(refused.value)
+
+
+def test_directives_and_their_lines() -> None:
+    text = """a 1;  # no b;
+c "x y" 'it''s' ${v}z;
+d "say \\"hi\\"" a\\ b #;
+;
+e { f; g { h 2; } }
+i b"c"d#e;  # a quote or a hash within a word is part of it
+"""
+    inner = [Directive("f", (), 5), Directive("g", (), 5, [Directive("h", ("2",), 5)])]
+    assert read_nginx(text, "x").block == [
+        Directive("a", ("1",), 1),
+        Directive("c", ("x y", "it", "s", "${v}z"), 2),
+        Directive("d", ('say "hi"', "a\\ b"), 3),
+        Directive("e", (), 5, inner),
+        Directive("i", ('b"c"d#e',), 6),
+    ]
+
+
+def test_times_and_sizes_are_read() -> None:
+    times = {"60": 60, "5m": 300, "1h 30m": 5400, "500ms": 0.5, "1d": 86400}
+    sizes = {"1": 1, "8k": 8192, "32M": 2**25, "1g": 2**30}
+    assert {text: seconds_of(text) for text in times} == times
+    assert {text: bytes_of(text) for text in sizes} == sizes
+    assert {seconds_of(text) for text in ("", "x", "5x", "1.5s", "-1")} == {None}
+    assert {bytes_of(text) for text in ("", "x", "1t", "1.5m")} == {None}

@@ -42,19 +42,20 @@ def test_remarks_stand_where_they_belong() -> None:
     whole.remark("Of all.")
     whole.put(pools=[first, lost, second], routes=[lost])
     whole.remark("Of nothing.")
-    assert text_of(whole) == (
-        "# Of all.\n"
-        "pools:\n"
-        "  - name: a\n"
-        "    # Of a.\n"
-        "    url: u\n"
-        "  # Not carried over (line 7): the server c. It is gone.\n"
-        "  - {name: b}\n"
-        "\n"
-        "# Not carried over (line 7): the server c. It is gone.\n"
-        "\n"
-        "# Of nothing.\n"
-    )
+    written = """\
+# Of all.
+pools:
+  - name: a
+    # Of a.
+    url: u
+  # Not carried over (line 7): the server c. It is gone.
+  - {name: b}
+
+# Not carried over (line 7): the server c. It is gone.
+
+# Of nothing.
+"""
+    assert text_of(whole) == written
 
 
 @pytest.mark.parametrize("text", ["a\npools: []", "a\x85b: 1", "a\u2028b: 1", "x" * 5000])

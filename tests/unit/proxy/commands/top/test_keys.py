@@ -27,17 +27,18 @@ class Port(AdminClient):
         self.asked: list[tuple[str, ...]] = []
         self.refusal = ""
 
-    def set_state(self, name: str, state: str) -> dict[str, Any]:
-        self.asked.append((name, state))
+    def _hear(self, *asked: str) -> None:
+        self.asked.append(asked)
         if self.refusal:
             raise AdminError(self.refusal)
+
+    def set_state(self, name: str, state: str) -> dict[str, Any]:
+        self._hear(name, state)
         told = {"admin_state": state, "requests_in_flight": 3, "pool_can_serve": True}
         return {"name": name, "pool": "chat", **told}
 
     def requests_with_id(self, request_id: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        self.asked.append((request_id, *query.values()))
-        if self.refusal:
-            raise AdminError(self.refusal)
+        self._hear(request_id, *query.values())
         return PARTS
 
 
@@ -100,16 +101,17 @@ async def shown(width: int = 80, height: int = 24) -> AsyncIterator[Shown]:
 
 
 async def test_the_mark_moves() -> None:
+    moves = [
+        (("down", "j"), "gpu-5"),
+        (("k",), "gpu-3"),
+        (("end",), "gpu-39"),
+        (("home",), "gpu-6"),
+    ]
     async with shown() as screen:
         assert screen.marked == "gpu-6"
-        await screen.press("down", "j")
-        assert screen.marked == "gpu-5"
-        await screen.press("k")
-        assert screen.marked == "gpu-3"
-        await screen.press("end")
-        assert screen.marked == "gpu-39"
-        await screen.press("home")
-        assert screen.marked == "gpu-6"
+        for keys, marked in moves:
+            await screen.press(*keys)
+            assert screen.marked == marked
 
 
 async def test_s_sorts_by_the_next_column_that_is_shown() -> None:
@@ -154,21 +156,15 @@ async def test_enter_opens_all_figures_of_a_backend() -> None:
         assert screen.app.screen is screen.app.main
 
 
-async def test_enter_opens_a_request_as_a_waterfall() -> None:
+@pytest.mark.parametrize("refusal", ["", "no request with this id is kept"])
+async def test_enter_opens_a_request_as_a_waterfall_or_says_that_it_is_gone(refusal: str) -> None:
     async with shown() as screen:
+        screen.port.refusal = refusal
         await screen.press("tab", "down", "enter")
         await screen.until(lambda: "Asking" not in screen.dialog(Reading))
         assert screen.port.asked == [("request-1", "2026-11-26T13:16:40.005000Z", "research")]
-        assert "waits in penstock: kv_cache" in screen.dialog(Reading)
-        assert "####" in screen.dialog(Reading)
-
-
-async def test_a_request_that_is_gone_says_so() -> None:
-    async with shown() as screen:
-        screen.port.refusal = "no request with this id is kept"
-        await screen.press("tab", "enter")
-        await screen.until(lambda: "Asking" not in screen.dialog(Reading))
-        assert "no request with this id is kept" in screen.dialog(Reading)
+        told = [refusal] if refusal else ["waits in penstock: kv_cache", "####"]
+        assert not [each for each in told if each not in screen.dialog(Reading)]
 
 
 async def test_f_shows_the_failed_requests() -> None:

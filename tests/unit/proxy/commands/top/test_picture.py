@@ -14,24 +14,17 @@ from tests.browser.figures import AT_S, EMPTY, HOSTILE, snapshot
 
 pytestmark = pytest.mark.once
 
+URL = "http://127.0.0.1:9321"
 LIVE = Link("live", AT_S)
 # Penstock's own words, which it never takes from others.
 OWN_WORDS = ("state", "admin_state", "kind", "began", "waits_for")
 SIZES = [(20, 5), (40, 10), (80, 24), (100, 50), (139, 36), (140, 40), (200, 60), (400, 120)]
 
 
-def scene(told: dict[str, Any] | None, link: Link = LIVE, note: str = "") -> Scene:
-    return Scene("http://127.0.0.1:9321", link, told, note)
-
-
 def drawn(
-    told: dict[str, Any] | None,
-    width: int,
-    height: int,
-    link: Link = LIVE,
-    view: View | None = None,
+    told: Any, width: int, height: int, link: Link = LIVE, view: View | None = None
 ) -> list[str]:
-    lines = picture(scene(told, link), view or View(), width, height)
+    lines = picture(Scene(URL, link, told), view or View(), width, height)
     assert len(lines) == height
     assert all(width_of(line) <= width for line in lines)
     return [text_of(line).rstrip() for line in lines]
@@ -87,9 +80,8 @@ def test_before_the_first_picture_it_says_whom_it_asks() -> None:
 
 def test_a_lost_stream_keeps_the_last_picture_and_says_since_when() -> None:
     lines = drawn(snapshot(), 80, 24, Link("lost", AT_S, "Connection refused."))
-    assert lines[0] == (
-        f"! No news since {clock(AT_S)}: Connection refused. It tries again by itself."
-    )
+    since = f"! No news since {clock(AT_S)}: Connection refused. It tries again by itself."
+    assert lines[0] == since
     assert lines[1].startswith("! chat, since ")
     assert any(line.startswith(">!gpu-6") for line in lines)
     assert lines[-2].endswith("OLD FIGURES")
@@ -120,7 +112,8 @@ def test_no_text_of_others_moves_the_cursor(width: int, height: int) -> None:
     assert all(line.isprintable() for line in lines)
     if height > 20:
         assert any("?[2J" in line for line in lines)
-    noted = picture(scene(told, Link("lost", AT_S, "\x1b[2J"), "\x07"), View(), width, height)
+    hostile_link = Link("lost", AT_S, "\x1b[2J")
+    noted = picture(Scene(URL, hostile_link, told, "\x07"), View(), width, height)
     assert all(text_of(line).isprintable() for line in noted)
 
 
@@ -129,5 +122,5 @@ def test_a_picture_of_the_same_figures_is_the_same() -> None:
     later = deepcopy(told) | {"at": AT_S + 1.0}
     for each in later["requests"]["slow"]:
         each["ago_s"] += 1.0
-    first = picture(scene(told), view, 200, 60)
-    assert picture(scene(later), view, 200, 60) == first
+    first = picture(Scene(URL, LIVE, told), view, 200, 60)
+    assert picture(Scene(URL, LIVE, later), view, 200, 60) == first

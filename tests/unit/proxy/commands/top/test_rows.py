@@ -12,8 +12,8 @@ from tests.browser.figures import backend, fleet
 pytestmark = pytest.mark.once
 
 
-def names(found: list[Any]) -> list[str]:
-    return [each["name"].removeprefix("gpu-") for each in found]
+def names(found: list[Any]) -> str:
+    return " ".join([each["name"].removeprefix("gpu-") for each in found])
 
 
 def shown(width: int, backends: list[dict[str, Any]]) -> list[str]:
@@ -22,39 +22,24 @@ def shown(width: int, backends: list[dict[str, Any]]) -> list[str]:
 
 def test_the_worst_comes_first_and_the_rest_in_the_order_of_numbers() -> None:
     found = ordered(fleet(14), "", None, down=False)
-    assert names(found) == [
-        "6",
-        "3",
-        "5",
-        "4",
-        "8",
-        "10",
-        "11",
-        "0",
-        "1",
-        "2",
-        "7",
-        "9",
-        "12",
-        "13",
-    ]
-    signs = [sign_of(each) for each in found]
-    assert signs == ["!", "!", "!", "~", "-", "-", "-", *[""] * 7]
+    assert names(found) == "6 3 5 4 8 10 11 0 1 2 7 9 12 13"
+    assert "".join([sign_of(each) or "." for each in found]) == "!!!~---......."
 
 
 def test_a_column_sorts_both_ways_and_what_is_not_known_is_last() -> None:
     backends = [backend(1, slower=1.2), backend(2, slower=None), backend(3, slower=3.4)]
-    assert names(ordered(backends, "", "SLOWER", down=True)) == ["3", "1", "2"]
-    assert names(ordered(backends, "", "SLOWER", down=False)) == ["1", "3", "2"]
+    assert names(ordered(backends, "", "SLOWER", down=True)) == "3 1 2"
+    assert names(ordered(backends, "", "SLOWER", down=False)) == "1 3 2"
     backends = [backend(10), backend(9), backend(2)]
-    assert names(ordered(backends, "", "BACKEND", down=False)) == ["2", "9", "10"]
+    assert names(ordered(backends, "", "BACKEND", down=False)) == "2 9 10"
 
 
-def test_the_filter_finds_names_pools_and_states() -> None:
-    assert names(ordered(fleet(14), "DRAIN", None, down=False)) == ["8"]
-    assert names(ordered(fleet(14), "unreachable", None, down=False)) == ["6"]
-    assert names(ordered(fleet(14), "embed gpu-1", None, down=False)) == ["12"]
-    assert ordered(fleet(14), "nothing", None, down=False) == []
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [("DRAIN", "8"), ("unreachable", "6"), ("embed gpu-1", "12"), ("nothing", "")],
+)
+def test_the_filter_finds_names_pools_and_states(wanted: str, found: str) -> None:
+    assert names(ordered(fleet(14), wanted, None, down=False)) == found
 
 
 def test_a_narrow_screen_has_fewer_columns() -> None:
@@ -96,29 +81,37 @@ def test_the_facts_of_one_backend_fit_on_a_narrow_screen() -> None:
     assert lines[-1] == "last error connect, 40 s ago"
 
 
-def test_it_says_where_requests_will_go() -> None:
-    one, other = backend(1), backend(2)
-    assert question(one, "drain", [one, other, backend(3)]) == [
-        "Now: wanted ready, state ready, 1 in flight, pool chat.",
-        "It gets no new requests. The 1 request there may finish.",
-        "1 of 1 other backend of chat can serve: requests go there.",
-    ]
+HERE = backend(1)
+EMPTIED = backend(1, requests_in_flight=0)
 
 
-def test_it_warns_when_nothing_else_can_serve() -> None:
-    one = backend(1, requests_in_flight=0)
-    lines = question(one, "maint", [one, backend(2, can_serve=False), backend(3)])
-    assert lines[1:] == [
-        "It gets no new requests and no probes. None runs there.",
-        "! No other backend of chat can serve: new requests will get 503.",
-    ]
-
-
-def test_ready_says_what_comes_before_requests() -> None:
-    one = backend(1, admin_state="drain")
-    assert question(one, "ready", [one])[2] == "Requests come at once."
-    one = backend(1, admin_state="maint", state="starting", reason="unprobed")
-    assert question(one, "ready", [one])[2] == "Its probes must pass before requests come."
+@pytest.mark.parametrize(
+    ("one", "state", "others", "says"),
+    [
+        (
+            *(HERE, "drain", [backend(2), backend(3)]),
+            "It gets no new requests. The 1 request there may finish.\n"
+            "1 of 1 other backend of chat can serve: requests go there.",
+        ),
+        (
+            *(EMPTIED, "maint", [backend(2, can_serve=False), backend(3)]),
+            "It gets no new requests and no probes. None runs there.\n"
+            "! No other backend of chat can serve: new requests will get 503.",
+        ),
+        (backend(1, admin_state="drain"), "ready", [], "Requests come at once."),
+        (
+            *(backend(1, admin_state="maint", state="starting", reason="unprobed"), "ready", []),
+            "Its probes must pass before requests come.",
+        ),
+    ],
+)
+def test_the_question_says_what_a_change_does(
+    one: dict[str, Any], state: str, others: list[dict[str, Any]], says: str
+) -> None:
+    now, *told = question(one, state, [one, *others])
+    assert now.startswith(f"Now: wanted {one['admin_state']}, state ")
+    assert now.endswith(f", {one['requests_in_flight']} in flight, pool chat.")
+    assert "\n".join(told).endswith(says)
 
 
 def test_the_answer_says_if_nothing_can_serve_now() -> None:
