@@ -83,55 +83,28 @@ async def test_top_shows_the_fleet(
     assert ("IN FLIGHT" in text) == (size == LARGE)
 
 
-async def test_keys_sort_filter_and_open(simulate: Simulate, serve: Serve, opened: Open) -> None:
+async def test_keys_reach_the_proxy(simulate: Simulate, serve: Serve, opened: Open) -> None:
     penstock = await serve(await simulate(3))
     await stream(penstock, 8)
     terminal = await opened(penstock, SMALL)
     await terminal.until(is_live)
-    await terminal.press("s")
-    await terminal.until(lambda text: "by BACKEND, in order" in text and "BACKEND^" in text)
-    await terminal.press("i")
+    await terminal.press("s", "i")
     await terminal.until(lambda text: rows(text) == ["b2", "b1", "b0"])
-    await terminal.press("/", "b", "1", "Enter")
-    await terminal.until(lambda text: rows(text) == ["b1"])
-    await terminal.press("Escape")
-    await terminal.until(lambda text: len(rows(text)) == 3)
     await terminal.press("Tab", "Enter")
     text = await terminal.until(lambda text: "queue and prefill at b" in text)
     assert re.search(r"^tokens of b\d +\d\.\d{3} s ", text, re.M)
     await terminal.press("Escape")
     await terminal.until(is_live)
-    await terminal.press("?")
-    await terminal.until(lambda text: "drain, ready or maint" in text)
-    await terminal.press("Escape")
-    await terminal.until(is_live)
+    await terminal.press("Tab", "/", "b", "1", "Enter", "d")  # as fast as it can
+    await terminal.until(lambda text: "y drain b1" in text)
+    await terminal.press("y")
+    await terminal.until(lambda text: re.search(r"^>-b1 +drain", text, re.M) is not None)
+    states = [each["admin_state"] for each in await penstock.backends()]
+    assert states == ["ready", "drain", "ready"]
     await terminal.press("q")
     text = await terminal.until(lambda text: "exit status" in text)
     assert "exit status 0" in text
     assert "tokens/s" not in text  # the screen is as it was before
-
-
-async def test_a_backend_is_drained_and_made_ready(
-    simulate: Simulate, serve: Serve, opened: Open
-) -> None:
-    penstock = await serve(await simulate(2))
-    terminal = await opened(penstock, SMALL)
-    await terminal.until(is_live)
-    await terminal.press("/", "b", "1", "Enter", "d")  # as fast as it can
-    await terminal.until(lambda text: "drain b1?" in text and "y drain b1" in text)
-    await terminal.press("n")
-    await terminal.until(lambda text: "b1 is left as it is." in text)
-    await terminal.press("d")
-    await terminal.until(lambda text: "y drain b1" in text)
-    await terminal.press("y")
-    await terminal.until(lambda text: "b1: wanted drain, 0 in flight." in text)
-    await terminal.until(lambda text: re.search(r"^>-b1 +drain", text, re.M) is not None)
-    assert [each["admin_state"] for each in await penstock.backends()] == ["ready", "drain"]
-    await terminal.press("r")
-    await terminal.until(lambda text: "y ready b1" in text)
-    await terminal.press("y")
-    await terminal.until(lambda text: re.search(r"^> b1 +ready", text, re.M) is not None)
-    assert [each["admin_state"] for each in await penstock.backends()] == ["ready", "ready"]
 
 
 async def test_signals_restore_the_screen(simulate: Simulate, serve: Serve, opened: Open) -> None:
@@ -160,19 +133,6 @@ async def test_readers_cannot_drain(simulate: Simulate, serve: Serve, opened: Op
     without = await opened(penstock, SMALL)
     text = await without.until(lambda text: "exit status 1" in text)
     assert "--token-file" in text.replace("\n", "")
-
-
-async def test_a_lost_proxy_is_found_again(simulate: Simulate, serve: Serve, opened: Open) -> None:
-    servers = await simulate(2)
-    penstock = await serve(servers, admin={"host": "127.0.0.1", "port": 0})
-    terminal = await opened(penstock, SMALL)
-    await terminal.until(is_live)
-    await penstock.stop()
-    text = await terminal.until(lambda text: text.startswith("! No news since "))
-    assert len(rows(text)) == 2
-    assert "OLD FIGURES" in text
-    await serve(servers, admin={"host": "127.0.0.1", "port": penstock.admin_port})
-    await terminal.until(lambda text: is_live(text) and "No news" not in text)
 
 
 async def test_two_hundred_backends_and_resizing(

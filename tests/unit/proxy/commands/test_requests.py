@@ -174,13 +174,8 @@ def test_a_reason_of_another_version_is_told_as_it_is() -> None:
     assert reason({"waits_for": "news", "backend": "b0"}) == "news."
 
 
-HEAD = {
-    "waited_s": 2.41,
-    "predicted_s": 4.0,
-    "deadline_s": 30.0,
-    "waits_for": "prompts",
-    "backend": "b0",
-}
+HEAD: dict[str, Any] = {"waited_s": 2.41, "predicted_s": 4.0, "deadline_s": 30.0}
+HEAD |= {"waits_for": "prompts", "backend": "b0"}
 
 
 def test_the_next_one_of_each_class_is_told() -> None:
@@ -212,20 +207,26 @@ WAITS: dict[str, Any] = {
 }
 
 
-def test_a_wait_is_told_with_all_that_goes_before() -> None:
-    assert prospect(WAITS) == [
-        "In the class standard it would wait: first token in about 3.1 s, deadline 30 s.",
-        "  The KV cache of b0 has no room for its prompt and the expected answer.",
-        "  Before it: 1 request of the class interactive, 1,840 tokens, of 1 tenant.",
-        "  Before it: 1,100 requests of the class standard, 36,200 tokens, of 3 tenants.",
-    ]
-
-
-def test_nobody_knows_when_a_backend_takes_requests_again_that_refuses_for_load() -> None:
-    assert prospect(WAITS | {"waits_for": "busy", "ahead": [], "allowed_s": 30.0}) == [
-        "In the class standard it would wait, for 30 s at most.",
-        "  b0 refuses requests for load (429 or 503).",
-    ]
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {},
+            """\
+In the class standard it would wait: first token in about 3.1 s, deadline 30 s.
+  The KV cache of b0 has no room for its prompt and the expected answer.
+  Before it: 1 request of the class interactive, 1,840 tokens, of 1 tenant.
+  Before it: 1,100 requests of the class standard, 36,200 tokens, of 3 tenants.""",
+        ),
+        (  # nobody knows when it takes requests again
+            {"waits_for": "busy", "ahead": [], "allowed_s": 30.0},
+            "In the class standard it would wait, for 30 s at most.\n"
+            "  b0 refuses requests for load (429 or 503).",
+        ),
+    ],
+)
+def test_a_wait_is_told_with_all_that_goes_before(fields: dict[str, Any], told: str) -> None:
+    assert "\n".join(prospect(WAITS | fields)) == told
 
 
 @pytest.mark.parametrize("hint", [{"retry-after": "4"}, {}])

@@ -82,11 +82,8 @@ async def test_a_backend_that_is_ejected_on_suspicion_may_still_serve() -> None:
 
 
 def test_a_fleet_that_the_operator_took_out_tells_how_to_go_on() -> None:
-    fleet = [
-        {"name": "gpu-0", "admin_state": "drain", "can_serve": False},
-        {"name": "gpu-1", "admin_state": "ready", "can_serve": False},
-        {"name": "gpu-2", "admin_state": "maint", "can_serve": False},
-    ]
+    states = enumerate(["drain", "ready", "maint"])
+    fleet = [{"name": f"gpu-{at}", "admin_state": each, "can_serve": False} for at, each in states]
     said = "In drain or maint: gpu-0, gpu-2. To go on, run: penstock ready gpu-0"
     assert set_aside(fleet) == [said]
     fleet[1]["can_serve"] = True
@@ -217,16 +214,19 @@ def test_what_does_not_fit_a_terminal_is_counted(monkeypatch: pytest.MonkeyPatch
     assert shown(monkeypatch, [lines], terminal=False).splitlines()[1:-1] == lines
 
 
-def test_a_pipe_gets_one_block_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = shown(monkeypatch, [["one", "more"], ["two"]], terminal=False)
+@pytest.mark.parametrize(
+    ("drawn", "blocks"),
+    [
+        ([["one", "more"], ["two"]], [["one", "more"], ["two"]]),
+        ([["one"], AdminError("no answer"), ["two"]], [["one"], ["penstock: no answer"], ["two"]]),
+    ],
+)
+def test_a_pipe_gets_one_block_after_another(
+    drawn: list[Any], blocks: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = shown(monkeypatch, drawn, terminal=False)
     assert "\x1b" not in out
-    assert [block.splitlines()[1:] for block in out.split("\n\n")] == [["one", "more"], ["two"], []]
-
-
-def test_a_proxy_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = shown(monkeypatch, [["one"], AdminError("no answer"), ["two"]], terminal=False)
-    blocks = [block.splitlines()[1:] for block in out.split("\n\n")]
-    assert blocks == [["one"], ["penstock: no answer"], ["two"], []]
+    assert [block.splitlines()[1:] for block in out.split("\n\n")] == [*blocks, []]
 
 
 def test_it_ends_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,19 +10,10 @@ import pytest
 from penstock.proxy.commands.cli import main
 
 HOSTILE = "a\x1b]0;title\x07\x9b2J\u202eb\u200d"
+MODEL = {"model": HOSTILE, "requests": 1, "prompt_tokens": 2, "cached_tokens": 0}
 TENANT = {
-    "name": "research",
-    "models": [
-        {
-            "model": HOSTILE,
-            "requests": 1,
-            "prompt_tokens": 2,
-            "cached_tokens": 0,
-            "completion_tokens": 3,
-        }
-    ],
-    "budgets": [],
-    "refused": 0,
+    **{"name": "research", "budgets": [], "refused": 0},
+    "models": [MODEL | {"completion_tokens": 3}],
 }
 
 
@@ -49,32 +40,26 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return said
 
 
-def is_harmless(text: str) -> bool:
-    return all(line.isprintable() for line in text.split("\n"))
-
-
-def test_a_table_shows_no_command(
-    answers: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "status", "content"),
+    [
+        (["usage"], 200, [TENANT]),
+        (["usage", "--json"], 200, [TENANT]),
+        (["usage"], 403, {"error": {"code": "forbidden", "message": HOSTILE}}),
+    ],
+)
+def test_no_command_of_others_reaches_the_terminal(
+    command: list[str],
+    status: int,
+    content: Any,
+    answers: SimpleNamespace,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answers.content = [TENANT]
-    assert main(["usage"]) == 0
-    shown = capsys.readouterr().out
-    assert "a?]0;title??2J?b?" in shown
-    assert is_harmless(shown)
-
-
-def test_json_is_exact_and_shows_none_either(
-    answers: SimpleNamespace, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers.content = [TENANT]
-    assert main(["usage", "--json"]) == 0
-    shown = capsys.readouterr().out
-    assert json.loads(shown) == [TENANT]
-    assert is_harmless(shown)
-
-
-def test_nor_does_an_error(answers: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
-    answers.status = 403
-    answers.content = {"error": {"code": "forbidden", "message": HOSTILE}}
-    assert main(["usage"]) == 1
-    assert is_harmless(capsys.readouterr().err)
+    answers.status, answers.content = status, content
+    assert main(command) == int(status != 200)
+    shown = "".join(capsys.readouterr())
+    assert all(line.isprintable() for line in shown.split("\n"))
+    if "--json" in command:
+        assert json.loads(shown) == content  # exact all the same
+    else:
+        assert "a?]0;title??2J?b?" in shown
