@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.proxy.commands.top.dialogs import outcome, question
-from penstock.proxy.commands.top.lines import heads, placed, row, text_of, width_of
+from penstock.proxy.commands.top.lines import heads, placed, row, width_of
 from penstock.proxy.commands.top.rows import COLUMNS, facts, ordered, sign_of
 from tests.browser.figures import backend, fleet
 
@@ -18,12 +18,6 @@ def names(found: list[Any]) -> str:
 
 def shown(width: int, backends: list[dict[str, Any]]) -> list[str]:
     return [column.head for column, _ in placed(COLUMNS, backends, width)]
-
-
-def test_the_worst_comes_first_and_the_rest_in_the_order_of_numbers() -> None:
-    found = ordered(fleet(14), "", None, down=False)
-    assert names(found) == "6 3 5 4 8 10 11 0 1 2 7 9 12 13"
-    assert "".join([sign_of(each) or "." for each in found]) == "!!!~---......."
 
 
 def test_a_column_sorts_both_ways_and_what_is_not_known_is_last() -> None:
@@ -42,14 +36,6 @@ def test_the_filter_finds_names_pools_and_states(wanted: str, found: str) -> Non
     assert names(ordered(fleet(14), wanted, None, down=False)) == found
 
 
-def test_a_narrow_screen_has_fewer_columns() -> None:
-    backends = fleet(14)
-    assert shown(200, backends) == [each.head for each in COLUMNS]
-    narrow = shown(80, backends)
-    assert narrow == ["BACKEND", "STATE", "SLOWER", "RUN", "WAIT", "QUEUED", "KV", "ERRORS"]
-    assert shown(40, backends) == ["BACKEND", "STATE", "SLOWER", "KV", "ERRORS"]
-
-
 def test_a_long_state_takes_the_room_of_columns_that_are_hardly_needed() -> None:
     calm = [backend(1)]
     assert "HELD" in shown(80, calm)
@@ -64,14 +50,6 @@ def test_a_row_is_as_wide_as_its_heads_and_no_wider_than_the_screen(width: int) 
     assert wide <= width
     for each in backends:
         assert width_of(row(columns, each, sign_of(each), marked=True)) == wide
-
-
-def test_a_row_tells_what_its_backend_is_and_that_it_is_marked() -> None:
-    gone = fleet(14)[6]
-    line = row(placed(COLUMNS, [gone], 100), gone, sign_of(gone), marked=True)
-    assert text_of(line).startswith(">!gpu-6")
-    assert "ejected (unreachable)" in text_of(line)
-    assert "12 connect" in text_of(line)
 
 
 def test_the_facts_of_one_backend_fit_on_a_narrow_screen() -> None:
