@@ -60,18 +60,6 @@ LARGE_AND_SMALL = """location /large/ { proxy_pass http://10.0.0.1:8000/v1/; }
             ["/v1/rerank embed-0", "/v1/embeddings* backend", "/v1/* vllm", "* vllm"],
             "",
         ),
-        (  # a path without a location stays unserved
-            """location /v1/ { proxy_pass http://vllm; }
-            location = /v1/embeddings { proxy_pass http://10.0.0.8:1; }""",
-            ["/v1/embeddings backend", "/v1/* vllm", "* This path is not served."],
-            "",
-        ),
-        (  # a path that nginx replaces is told
-            """location /llm/ { proxy_pass http://vllm/v1/; }
-            location = / { proxy_pass http://e:1; }""",
-            ["/ e", "/v1/* vllm", "* This path is not served."],
-            "Clients now ask for /v1/, where nginx had /llm/",
-        ),
         (  # a folder for each model is how nginx tells them apart; penstock reads their names
             LARGE_AND_SMALL.replace("/v1/", "/")
             + "location = /v1/embeddings { proxy_pass http://embed-0:8000; }",
