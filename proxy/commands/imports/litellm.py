@@ -121,14 +121,14 @@ def _timeouts(root: Place) -> Part:
     return Part(total_s=total_s, first_byte_s=stream_s, idle_s=stream_s)
 
 
-def _tenants(master_key: Place) -> list[Part]:
+def _tenants(key: Place) -> list[Part]:
     """Who may ask: whoever has the master key."""
-    part, entry = Part(), Part()
-    if master_key.text is None:
+    if key.text is None:
         return []
-    _put_key(part, entry, "key", master_key.text, "LITELLM_MASTER_KEY", master_key.line)
-    part.put(name="master", keys=[entry])
-    return [part]
+    tenant, entry = Part(), Part()
+    _put_key(tenant, entry, "key", key.text, "LITELLM_MASTER_KEY", key.line)
+    tenant.put(name="master", keys=[entry])
+    return [tenant]
 
 
 def _put_key(told: Part, part: Part, name: str, key: str | None, variable: str, line: int) -> None:
@@ -242,16 +242,15 @@ def _pool(pool: str, servers: Sequence[list[Server]], strategy: str | None, name
     policy = _POLICIES.get(strategy or "")
     if strategy is None and any(each.weight is not None for each in all_entries):
         policy = "weighted_random"
-    models = list(dict.fromkeys([each.model for each in all_entries]))
-    part = Part(name=pool, policy=policy, models=models)
+    part = Part(name=pool, policy=policy, models=[*dict.fromkeys(e.model for e in all_entries)])
     shared = len({each.key for each in all_entries}) == 1
     if shared:
         _put_api_key(part, all_entries[0], pool)
+    weighs = policy not in (None, "token_cost")
     backends = []
     for entries in servers:
         own = entries[0].name
         name = names.new(own) if own else names.numbered(pool)
-        weighs = policy not in (None, "token_cost")
         backends.append(_backend(name, entries, weighs=weighs, has_key=not shared))
     part.put(backends=backends)
     return part

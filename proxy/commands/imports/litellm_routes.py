@@ -180,11 +180,10 @@ def _route(group: _Group, names: Names) -> Part:
             for (pool, model), weight in group.targets.items()
         ],
     )
-    fallbacks = []
-    for (pool, model), causes in group.fallbacks.items():
-        on = [each for each in CAUSES if each in causes]
-        fallbacks.append(Part(pool=pool, model=model, on=on if len(on) < len(CAUSES) else None))
-    part.put(fallbacks=fallbacks or None)
-    if group.defaults:
-        part.put(set={"body": {"defaults": group.defaults}})
+    fallbacks = [
+        Part(pool=pool, model=model, on=None if on == {*CAUSES} else sorted(on, key=CAUSES.index))
+        for (pool, model), on in group.fallbacks.items()
+    ]
+    changes = {"body": {"defaults": group.defaults}}
+    part.put(fallbacks=fallbacks or None, set=changes if group.defaults else None)
     return part

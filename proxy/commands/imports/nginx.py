@@ -92,7 +92,7 @@ def _put_listen(part: Part, scope: Scope, origins: Sequence[str]) -> None:
             for word in each.words[1:]:
                 if word not in _LISTEN_WORDS:
                     part.lose(each.line, f"listen … {word}")
-    hosts = [address.host for address in addresses]
+    hosts = [each.host for each in addresses]
     host = next((each for each in hosts if ":" in each), hosts[0] if hosts else None)
     listen = Part(
         host=host if host != "0.0.0.0" else None,  # noqa: S104 - compared with, not listened on

@@ -63,7 +63,6 @@ class Pools:
         main = Part(name=name)
         tell_leftovers(main, upstream)
         weighs = self._put_policy(upstream, main)
-        main.lines += settings.lines
         usual: list[Part] = []
         spare: list[Part] = []
         for each in upstream.all("server"):
@@ -73,15 +72,16 @@ class Pools:
             usual, spare = spare, []  # nginx asks the backups then
         if not any(each.holds_keys for each in usual):
             return None
+        main.lines += settings.lines
         main.put(backends=usual)
         self.parts.append(main)
         if not spare:
             return name, None
-        backup = self._names.new(f"{name}-backup")
-        self.parts.append(Part(name=backup))
-        self.parts[-1].lines += [each for each in settings.lines if each[0] is not None]
-        self.parts[-1].put(backends=spare)
-        return name, backup
+        backup = Part(name=self._names.new(f"{name}-backup"))
+        backup.lines += [each for each in settings.lines if each[0] is not None]
+        backup.put(backends=spare)
+        self.parts.append(backup)
+        return name, str(backup.lines[0][1])
 
     def _put_policy(self, upstream: Directive, part: Part) -> bool:
         """Whether one is written. penstock's own measures speeds and takes no weights."""

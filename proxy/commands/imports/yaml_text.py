@@ -134,16 +134,15 @@ def _block(part: Part, indent: int) -> list[str]:
 
 def _item(part: Part, indent: int) -> list[str]:
     """One entry of a list. What is remarked before its first key stands before the dash."""
+    keys = [key is not None and not _is_void(value) for key, value in part.lines]
+    first = keys.index(True) if True in keys else len(keys)
     before, rest = Part(), Part()
-    for line in part.lines:
-        held = (
-            rest if rest.holds_keys or (line[0] is not None and not _is_void(line[1])) else before
-        )
-        held.lines.append(line)
-    lines = _one_line(" " * (indent + 2), rest) or _block(rest, indent + 2)
+    before.lines, rest.lines = part.lines[:first], part.lines[first:]
+    lines = _block(before, indent)
     if rest.lines:
-        lines[0] = f"{' ' * indent}- {lines[0].lstrip()}"
-    return [*_block(before, indent), *(lines if rest.lines else [])]
+        begin, *more = _one_line(" " * (indent + 2), rest) or _block(rest, indent + 2)
+        lines += [f"{' ' * indent}- {begin.lstrip()}", *more]
+    return lines
 
 
 def _one_line(begin: str, value: Any) -> list[str]:

@@ -49,6 +49,11 @@ STYLES: Final[dict[Tone, Style]] = {
 }
 
 
+def unreadable(what: str, error: Exception) -> str:
+    """What to say of a picture, or an answer, that lacks something."""
+    return f"{what} cannot be shown ({error!r}): is penstock of another version?"
+
+
 class Canvas(Widget):
     """As many lines as it has rows. Of a new picture only those that have changed are drawn."""
 
@@ -88,7 +93,6 @@ class Main(Screen[None]):
         self._admin = admin
 
     def compose(self) -> ComposeResult:
-        """The picture is all."""
         yield Canvas()
 
     def on_resize(self) -> None:
@@ -114,7 +118,7 @@ class Main(Screen[None]):
             else:
                 await self._ask(event.key, snapshot)
         except UNREADABLE as error:
-            self.say(f"It cannot be shown ({error!r}): is penstock of another version?")
+            self.say(unreadable("It", error))
 
     def heard(self, snapshot: Told) -> None:
         """There is a new snapshot. One that cannot be shown is a fault of the versions."""
@@ -123,8 +127,8 @@ class Main(Screen[None]):
         try:
             self.draw()
         except UNREADABLE as error:
-            why = f"The picture cannot be shown ({error!r}): is penstock of another version?"
-            self._scene = before._replace(link=Link("lost", before.link.since, why))
+            link = Link("lost", before.link.since, unreadable("The picture", error))
+            self._scene = before._replace(link=link)
             self.draw()
 
     def became(self, link: Link) -> None:
@@ -136,7 +140,6 @@ class Main(Screen[None]):
             self.draw()
 
     def draw(self) -> None:
-        """Show what is known now."""
         canvas = self.query_one(Canvas)
         width, height = canvas.size
         if width and height:
@@ -166,16 +169,15 @@ class Main(Screen[None]):
 
     async def _open(self, request: Told, dialog: Reading) -> None:
         try:
-            before = (began(request) + ROUNDED).isoformat().replace("+00:00", "Z")
-            query = {"before": before, "tenant": request["tenant"]}
-            query = {name: value for name, value in query.items() if value}
+            query = {"before": (began(request) + ROUNDED).isoformat().replace("+00:00", "Z")}
+            query |= {"tenant": request["tenant"]} if request["tenant"] else {}
             found = await asyncio.to_thread(self._admin().requests_with_id, request["id"], query)
             same = [each for each in found if each["tenant"] == request["tenant"]]
             dialog.tell(waterfall((same or found)[0]))
         except AdminError as error:
             dialog.tell(str(error))
         except UNREADABLE as error:
-            dialog.tell(f"It cannot be shown ({error!r}): is penstock of another version?")
+            dialog.tell(unreadable("It", error))
 
     async def _change(self, backend: Told | None, state: str, backends: Sequence[Told]) -> None:
         """Change the marked backend, after a question."""
@@ -243,7 +245,6 @@ class Top(App[None]):
         self._read = read
 
     async def on_mount(self) -> None:
-        """Begin."""
         await self.push_screen(self.main)
         loop = asyncio.get_running_loop()
         # A terminal that is closed, and `kill`: the screen is given back as it was.

@@ -44,7 +44,6 @@ class Dialog(ModalScreen[bool]):
         self._keys = plain(keys)
 
     def compose(self) -> ComposeResult:
-        """The box with its three parts."""
         with Vertical(classes="box"):
             yield Static(self.heading, markup=False, classes="heading")
             with VerticalScroll(can_focus=False):
@@ -52,11 +51,9 @@ class Dialog(ModalScreen[bool]):
             yield Static(self._keys, markup=False, classes="keys")
 
     def on_mount(self) -> None:
-        """Show the text."""
         self.tell(self.text)
 
     def tell(self, text: str) -> None:
-        """Show this instead."""
         self.text = text
         shown = "\n".join(map(plain, text.split("\n")))
         self.query_one("#text", Static).update(shown)
@@ -77,7 +74,6 @@ class Reading(Dialog):
         super().__init__(heading, text, "Escape closes, Up and Down scroll")
 
     def action_roll(self, by: int) -> None:
-        """Scroll by so many lines."""
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
 

@@ -29,7 +29,6 @@ EMPTY: Final[Line] = ()
 
 
 def text_of(line: Line) -> str:
-    """Its text alone."""
     return "".join(span.text for span in line)
 
 
@@ -82,7 +81,6 @@ class Column(NamedTuple):
     cell_of: Callable[[Told], str] | None = None
 
     def cell(self, told: Told) -> str:
-        """Its text."""
         return self.show(self.value(told)) if self.cell_of is None else self.cell_of(told)
 
     @property

@@ -112,7 +112,6 @@ class View:
         self.down = any(each.head == self.sorted_by and each.is_figure for each in self.columns)
 
     def rows(self, snapshot: Told) -> list[Told]:
-        """The backends in their order."""
         return ordered(snapshot["backends"], self.wanted, self.sorted_by, down=self.down)
 
     def move(self, snapshot: Told, by: int) -> None:

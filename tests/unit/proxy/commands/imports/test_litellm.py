@@ -80,6 +80,11 @@ def test_strategies(strategy: str, policy: str, tmp_path: Path) -> None:
             "theirs:5: model_list[0].litellm_params.api_base: must begin with http:// or https://",
         ),
         (
+            "model_list:\n- model_name: x\n  litellm_params: {model: vllm/x, weight: -1,\n"
+            "    api_base: http://a}\n",
+            "theirs:3: model_list[0].litellm_params.weight: must be a number above 0",
+        ),
+        (
             "model_list:\n- model_name: x\n  litellm_params: {model: a/b}\n",
             "Line 2, the model x: It is of the provider a",
         ),
