@@ -100,60 +100,59 @@ async def shown(width: int = 80, height: int = 24) -> AsyncIterator[Shown]:
         yield Shown(app, pilot, port)
 
 
-async def test_the_mark_moves() -> None:
-    moves = [
-        (("down", "j"), "gpu-5"),
-        (("k",), "gpu-3"),
-        (("end",), "gpu-39"),
-        (("home",), "gpu-6"),
-    ]
+# Keys, and what can be read after them. `not` before a text: it is not there.
+SCENES: dict[str, list[tuple[str, ...]]] = {
+    "the mark moves": [
+        ("", ">!gpu-6"),
+        ("down j", ">!gpu-5"),
+        ("k", ">!gpu-3"),
+        ("end", "> gpu-39"),
+        ("home", ">!gpu-6"),
+    ],
+    "s sorts by the next column that is shown, and the mark stays on its backend": [
+        ("", "worst first"),
+        ("s", "by BACKEND, in order", "\ngpu-0 gpu-1 gpu-2 ", ">!gpu-6"),
+        ("s s", "by SLOWER, largest first", "SLOWERv"),
+        ("home", ">~gpu-4", "\ngpu-4 "),
+        ("i", "by SLOWER, in order"),
+        ("S", "by STATE"),
+        ("w", "worst first"),
+    ],
+    "the filter finds as it is typed": [
+        ("slash d r a ? x backspace backspace i n", "find: drain_", "\ngpu-8\n"),
+        ("enter", "1 fit the filter 'drain'", "not find:"),
+        ("d", "gpu-8 is in drain already."),
+        ("escape", "\ngpu-6 gpu-3 gpu-5 gpu-4 gpu-8 "),
+        ("slash n o t h i n g enter d", "No backend is marked."),
+    ],
+    "texts open above the picture": [
+        ("enter", "Backend gpu-6", "in flight  6"),
+        ("escape v", "To do: Add a backend, or room in caches", "not Backend gpu-6"),
+        ("q question_mark", "drain, ready or maint"),
+        ("escape r", "gpu-6 is in ready already.", "not drain, ready or maint"),
+    ],
+    "f shows the failed requests": [("", "not 502"), ("f", "502 bac", "f slow"), ("f", "not 502")],
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_keys_change_what_is_shown(scene: str) -> None:
     async with shown() as screen:
-        assert screen.marked == "gpu-6"
-        for keys, marked in moves:
-            await screen.press(*keys)
-            assert screen.marked == marked
-
-
-async def test_s_sorts_by_the_next_column_that_is_shown() -> None:
-    async with shown() as screen:
-        assert "worst first" in screen.text
-        assert "by BACKEND, in order" in await screen.press("s")
-        assert screen.rows[:3] == ["gpu-0", "gpu-1", "gpu-2"]
-        assert screen.marked == "gpu-6"  # the mark stays on its backend
-        await screen.press("s", "s")
-        assert "by SLOWER, largest first" in screen.text
-        assert "SLOWERv" in screen.text
-        await screen.press("home")
-        assert screen.rows[0] == "gpu-4"
-        assert "by SLOWER, in order" in await screen.press("i")
-        assert "by STATE" in await screen.press("S")
-        assert "worst first" in await screen.press("w")
-
-
-async def test_the_filter_finds_as_it_is_typed() -> None:
-    async with shown() as screen:
-        await screen.press("slash", *"dra?x", "backspace", "backspace", *"in")
-        assert screen.rows == ["gpu-8"]
-        assert "find: drain_" in screen.text
-        await screen.press("enter")
-        assert "find:" not in screen.text
-        assert "1 fit the filter 'drain'" in screen.text
-        await screen.press("d")
-        assert "gpu-8 is in drain already." in screen.text
-        await screen.press("escape")
-        assert len(screen.rows) > 5
-        await screen.press("slash", *"nothing", "enter", "d")
-        assert "No backend is marked." in screen.text
+        for keys, *texts in SCENES[scene]:
+            await screen.press(*keys.split())
+            read = f"{screen.text}\n{' '.join(screen.rows)}\n"
+            if isinstance(screen.app.screen, Reading):
+                read += screen.dialog(Reading)
+            for text in texts:
+                assert (text.removeprefix("not ") in read) != text.startswith("not "), (keys, text)
         assert not screen.port.asked
 
 
-async def test_enter_opens_all_figures_of_a_backend() -> None:
+@pytest.mark.parametrize(("keys", "status"), [("q", 0), ("question_mark ctrl+c", 130)])
+async def test_it_ends_with_a_status(keys: str, status: int) -> None:
     async with shown() as screen:
-        await screen.press("enter")
-        assert "Backend gpu-6" in screen.dialog(Reading)
-        assert "in flight  6" in screen.dialog(Reading)
-        await screen.press("escape")
-        assert screen.app.screen is screen.app.main
+        await screen.press(*keys.split())
+        assert screen.app.return_code == status
 
 
 @pytest.mark.parametrize("refusal", ["", "no request with this id is kept"])
@@ -165,14 +164,6 @@ async def test_enter_opens_a_request_as_a_waterfall_or_says_that_it_is_gone(refu
         assert screen.port.asked == [("request-1", "2026-11-26T13:16:40.005000Z", "research")]
         told = [refusal] if refusal else ["waits in penstock: kv_cache", "####"]
         assert not [each for each in told if each not in screen.dialog(Reading)]
-
-
-async def test_f_shows_the_failed_requests() -> None:
-    async with shown() as screen:
-        assert "502 backend" not in screen.text
-        assert "502 bac" in await screen.press("f")
-        assert "f slow" in screen.text
-        assert "502" not in await screen.press("f")
 
 
 async def test_a_backend_is_drained_after_a_question_only() -> None:
@@ -205,24 +196,6 @@ async def test_a_refusal_is_shown() -> None:
         await screen.press("m", "y")
         await screen.until(lambda: "Not done: this token may only read" in screen.text)
         assert "Not done" not in await screen.press("down")
-
-
-async def test_ready_and_why_and_help_and_the_end() -> None:
-    async with shown() as screen:
-        await screen.press("r")
-        assert "gpu-6 is in ready already." in screen.text
-        await screen.press("v")
-        assert "To do: Add a backend, or room in caches" in screen.dialog(Reading)
-        await screen.press("q", "question_mark")
-        assert "drain, ready or maint" in screen.dialog(Reading)
-        await screen.press("escape", "q")
-        assert screen.app.return_code == 0
-
-
-async def test_ctrl_c_ends_as_it_does_elsewhere() -> None:
-    async with shown() as screen:
-        await screen.press("question_mark", "ctrl+c")
-        assert screen.app.return_code == 130
 
 
 async def test_it_is_drawn_anew_for_another_size() -> None:
