@@ -44,6 +44,9 @@ def test_everything_that_is_known_is_told() -> None:
     assert 0.4 <= float(row.pop("TTFT P95").removesuffix(" s")) <= 0.5
     told = "gpu-0|chat|ready|83%|31|2|1.9x decode|62%|1|0|0|0|timeout 1 min ago"
     assert "|".join(row.values()) == told
+    head, line = table([backend()]).splitlines()
+    assert head.index("STATE") == line.index("ready")  # texts begin below their heads
+    assert head.index("KV") + len("KV") == line.index("83%") + len("83%")  # figures end there
 
 
 def test_what_nobody_told_is_a_dash_and_never_zero() -> None:

@@ -46,6 +46,7 @@ PICTURES: dict[str, tuple[dict[str, Any], int, int]] = {
     "80x24": (snapshot(), 80, 24),
     "200x60": (snapshot(20), 200, 60),
     "empty": (EMPTY, 100, 40),
+    "empty-small": (EMPTY, 80, 24),
 }
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from penstock.proxy.commands.fleet_table import state_of
 from penstock.proxy.commands.top.dialogs import outcome, question
 from penstock.proxy.commands.top.lines import heads, placed, row, width_of
 from penstock.proxy.commands.top.rows import COLUMNS, facts, ordered, sign_of
@@ -87,8 +88,8 @@ def test_the_question_says_what_a_change_does(
     one: dict[str, Any], state: str, others: list[dict[str, Any]], says: str
 ) -> None:
     now, *told = question(one, state, [one, *others])
-    assert now.startswith(f"Now: wanted {one['admin_state']}, state ")
-    assert now.endswith(f", {one['requests_in_flight']} in flight, pool chat.")
+    begin = f"Now: wanted {one['admin_state']}, state {state_of(one)}"
+    assert now == f"{begin}, {one['requests_in_flight']} in flight, pool chat."
     assert "\n".join(told).endswith(says)
 
 
