@@ -129,8 +129,7 @@ def test_whoever_lets_go_does_not_hear_of_an_end_that_waits() -> None:
     stream.connection.dear = True
     stream.connection.connection_lost(None)
     stream.connection.abort()
-    while fleet.clock.turn():
-        pass
+    fleet.clock.run()
     assert AnswerCut not in stream.sink.seen
 
 
@@ -139,8 +138,7 @@ def test_the_next_answer_of_a_connection_is_not_dear() -> None:
     stream = Stream(fleet, 0, CHUNKED)
     stream.connection.dear = True
     stream.reads(b"0\r\n\r\n")
-    while fleet.clock.turn():
-        pass
+    fleet.clock.run()
     assert stream.sink.seen[-1] == "end"
     stream.connection.send(b"HEAD\r\n\r\n", b"body", stream.sink, method=b"POST")
     stream.reads(CHUNKED).reads(b"1\r\nx\r\n")

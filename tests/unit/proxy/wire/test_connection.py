@@ -15,25 +15,14 @@ from penstock.proxy.errors.backend import (
 from penstock.proxy.wire.connection import INTERIM_MAX, BackendConnection
 from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.pool import DISTRUST_S, REST_S, ConnectionPool
+from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.transport import Transport
 
 
-class Clock:
+class Clock(Turns):
     """The part of a loop that a pool needs, and a hand to turn it."""
 
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.soon: list[Any] = []
-
-    def call_soon(self, callback: Any) -> None:
-        self.soon.append(callback)
-
-    def turn(self) -> bool:
-        """One turn of the loop; whether there was anything to do."""
-        soon, self.soon = self.soon, []
-        for callback in soon:
-            callback()
-        return bool(soon)
+    now_s = 100.0
 
     def time(self) -> float:
         return self.now_s
@@ -121,8 +110,7 @@ class Link:
         for piece in pieces:
             if not self.transport.closed:
                 self.connection.data_received(piece)
-                while self.clock.turn():
-                    pass
+                self.clock.run()
         return self
 
     @property

@@ -30,12 +30,10 @@ def test_a_backend_that_takes_no_more_during_the_first_write_is_sent_no_more(
 
     monkeypatch.setattr(link.transport, "write", write_and_pause)
     send(link, bytes(SIZE_BYTES))
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert len(link.transport.sent) == len(b"HEAD") + PIECE_BYTES
     link.connection.resume_writing()
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert len(link.transport.sent) == len(b"HEAD") + 2 * PIECE_BYTES
 
 
@@ -53,7 +51,7 @@ def test_a_connection_that_is_lost_holds_the_body_no_more_and_takes_no_turn(paus
     assert link.sink.seen == [ConnectionReset]
     for _ in range(3):
         link.clock.turn()
-    assert not link.clock.soon
+    assert not link.clock.next
     gc.collect()
     assert sys.getrefcount(body) == references
 
@@ -70,6 +68,6 @@ def test_an_answer_that_comes_before_the_body_was_taken_ends_the_sending() -> No
     link.connection.connection_lost(None)
     for _ in range(3):
         link.clock.turn()
-    assert not link.clock.soon
+    assert not link.clock.next
     gc.collect()
     assert sys.getrefcount(body) == references

@@ -95,8 +95,7 @@ def test_the_backends_other_answers_get_turns_too() -> None:
 def test_an_answer_ends_in_its_slice_and_its_connection_is_used_again() -> None:
     link = asked(CHUNKED, ONE_BYTE_CHUNKS + LAST)
     assert "end" not in link.sink.seen
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert link.sink.seen[-1] == "end"
     assert link.transport.reading
     assert link.reusable
@@ -111,8 +110,7 @@ def test_what_comes_after_an_answer_is_surplus_in_whatever_slice() -> None:
         HEAD + b"content-length: 1005\r\n\r\n" + b"\n" * 1_005 + b"\n" * 100_000,
     ):
         link = asked(answer)
-        while link.clock.turn():
-            pass
+        link.clock.run()
         assert link.sink.seen[-1] == "end"
         assert link.transport.aborted
         assert not link.reusable
@@ -123,8 +121,7 @@ def test_nothing_is_taken_while_the_client_takes_nothing() -> None:
     link.clock.turn()
     link.connection.pause()
     seen = link.body
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert link.body == seen
     for _ in range(3):  # whoever is queued already is not queued again
         link.connection.resume()
@@ -132,8 +129,7 @@ def test_nothing_is_taken_while_the_client_takes_nothing() -> None:
     link.connection.resume()
     assert len(link.pool.reads.scheduler) == 1
     assert not link.transport.reading
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert link.body == LETTERS
     assert link.transport.reading
 
@@ -163,8 +159,7 @@ def test_a_close_waits_for_its_turn() -> None:
         link.transport.close()
         link.connection.connection_lost(None)
         assert all(isinstance(each, bytes) for each in link.sink.seen[1:])
-        while link.clock.turn():
-            pass
+        link.clock.run()
         assert link.sink.seen[-1] == end
         assert link.body == (ONE_BYTE_CHUNKS if answer is CLOSED else LETTERS)
 
@@ -175,8 +170,7 @@ def test_who_lets_go_hears_nothing_more() -> None:
     link.transport.close()
     link.connection.connection_lost(None)
     link.connection.abort()
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert len(link.sink.seen) == seen
 
 
@@ -191,8 +185,7 @@ def test_a_fault_in_a_slice_ends_its_answer_alone() -> None:
     link.sink = link.connection.sink = Faulty()
     for piece in (CHUNKED, ONE_BYTE_CHUNKS):
         link.connection.data_received(piece)
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert link.sink.seen[-1] is AnswerMalformed
     assert link.transport.aborted
 
@@ -291,8 +284,7 @@ def test_answers_that_begin_with_a_long_read_wait_for_their_turn_too() -> None:
     streams = [Stream(link.pool, answer) for _ in range(3)]
     assert [len(stream.sink.seen) for stream in streams] == [3, 0, 0]
     assert [stream.transport.reading for stream in streams] == [True, False, False]
-    while link.clock.turn():
-        pass
+    link.clock.run()
     for stream in streams:
         assert stream.sink.seen == [200, EVENTS_BODY, "end"]
         assert stream.transport.reading
@@ -311,7 +303,7 @@ def test_several_moderate_reads_are_taken_at_once() -> None:
 def test_who_comes_while_others_wait_is_behind_them() -> None:
     link = asked()
     first, second = Stream(link.pool, CHUNKED, EVENTS * 2), Stream(link.pool, CHUNKED)
-    for callback in link.clock.soon:  # a turn of which the rota has had none yet
+    for callback in link.clock.next:  # a turn of which the rota has had none yet
         if callback != link.pool.reads.scheduler._turn:
             callback()
     second.connection.data_received(EVENTS)
@@ -328,8 +320,7 @@ def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
         lost.transport.close()
         lost.connection.connection_lost(None)
         assert lost.sink.seen == [200]
-        while link.clock.turn():
-            pass
+        link.clock.run()
         assert lost.sink.seen == [200, EVENTS_BODY if answer is CHUNKED else EVENTS, end]
 
 
@@ -338,12 +329,10 @@ def test_who_is_paused_while_all_of_its_read_waits_is_passed_over() -> None:
     link.pool.reads.scheduler.spend(AT_ONCE_S)
     slow = Stream(link.pool, CHUNKED, EVENTS)
     slow.connection.pause()
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert not slow.body
     slow.connection.resume()
     assert not slow.transport.reading
-    while link.clock.turn():
-        pass
+    link.clock.run()
     assert slow.body == EVENTS_BODY
     assert slow.transport.reading

@@ -5,7 +5,7 @@ import pytest
 from penstock.proxy.wire.edit import Edits, Splices, splices
 from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, pieces_of
 from penstock.proxy.wire.scheduler import Scheduler
-from tests.unit.proxy.turns import Turns
+from tests.unit.proxy.turns import Shared
 from tests.unit.proxy.wire.transport import Transport
 
 BODY = b'{"prompt":"' + bytes(range(97, 123)) * 40_000 + b'"} \n'
@@ -13,15 +13,7 @@ EDITS = ((b"stream_options", b"{}"), (b"model", b'"m"'))
 EDITED = BODY[:-3] + b',"stream_options":{},"model":"m"} \n'
 
 
-class Loop(Turns):
-    """Asyncio's. All bodies share one call a turn."""
-
-    def turn(self) -> None:
-        assert len(self.next) <= 1
-        super().turn()
-
-
-class Uvloop(Loop):
+class Uvloop(Shared):
     """Its transports take several parts in one write."""
 
     __module__ = "uvloop"
@@ -31,10 +23,10 @@ class Ours(Uvloop):
     """The loop of the process is made of uvloop's."""
 
 
-LOOPS = pytest.mark.parametrize("kind", [Loop, Uvloop, Ours])
+LOOPS = pytest.mark.parametrize("kind", [Shared, Uvloop, Ours])
 
 
-def rota_of(loop: Loop) -> Scheduler:
+def rota_of(loop: Shared) -> Scheduler:
     """Takes one step a turn."""
     return Scheduler(loop.loop, 0.0, lambda: 0.0)
 
@@ -45,7 +37,7 @@ def write(rota: Scheduler, party: str, transport: Transport, body: bytes, end: S
         it.begin()
 
 
-def pieces(edits: Edits = (), kind: type[Loop] = Uvloop) -> tuple[Pieces, Loop, Transport]:
+def pieces(edits: Edits = (), kind: type[Shared] = Uvloop) -> tuple[Pieces, Shared, Transport]:
     loop, transport = kind(), Transport()
     end = splices(BODY, edits, ())
     it = Pieces(rota_of(loop), "a", transport, b"HEAD", BODY, end)
@@ -54,7 +46,7 @@ def pieces(edits: Edits = (), kind: type[Loop] = Uvloop) -> tuple[Pieces, Loop, 
 
 @LOOPS
 @pytest.mark.parametrize("edits", [(), EDITS])
-def test_all_of_it_a_piece_a_turn(edits: Edits, kind: type[Loop]) -> None:
+def test_all_of_it_a_piece_a_turn(edits: Edits, kind: type[Shared]) -> None:
     it, loop, transport = pieces(edits, kind)
     it.begin()
     turns = 0
@@ -70,7 +62,7 @@ def test_all_of_it_a_piece_a_turn(edits: Edits, kind: type[Loop]) -> None:
 
 
 @LOOPS
-def test_asyncio_is_given_one_part(kind: type[Loop], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asyncio_is_given_one_part(kind: type[Shared], monkeypatch: pytest.MonkeyPatch) -> None:
     """From 3.12 on its `writelines` never ends with an empty part."""
     it, loop, transport = pieces(kind=kind)
     many: list[object] = []
@@ -78,8 +70,8 @@ def test_asyncio_is_given_one_part(kind: type[Loop], monkeypatch: pytest.MonkeyP
     it.begin()
     while it.left:
         loop.turn()
-    assert bool(many) == (kind is not Loop)
-    assert bool(transport.sent) == (kind is Loop)
+    assert bool(many) == (kind is not Shared)
+    assert bool(transport.sent) == (kind is Shared)
 
 
 def test_a_slow_backend_is_waited_for_and_is_sent_nothing_twice() -> None:
@@ -120,7 +112,7 @@ def test_nothing_after_it_was_dropped_or_the_backend_left() -> None:
 @pytest.mark.parametrize("size", [100, SMALL_BYTES, SMALL_BYTES + 1, PIECE_BYTES, PIECE_BYTES + 1])
 @pytest.mark.parametrize("edits", [(), EDITS])
 @LOOPS
-def test_a_body_of_any_size_has_its_edits_once(edits: Edits, size: int, kind: type[Loop]) -> None:
+def test_a_body_of_any_size_has_its_edits_once(edits: Edits, size: int, kind: type[Shared]) -> None:
     body = BODY[: size - 2] + b'"}'
     for _ in range(2):  # each attempt applies them to the same bytes
         loop, transport = kind(), Transport()
@@ -135,7 +127,7 @@ def test_a_body_of_any_size_has_its_edits_once(edits: Edits, size: int, kind: ty
 
 def test_many_large_bodies_share_a_turn_and_their_senders_take_turns() -> None:
     """A hundred bodies of one sender, and one of another: it is sent as if there were two."""
-    loop = Loop()
+    loop = Shared()
     rota = rota_of(loop)
     greedy = [Transport() for _ in range(100)]
     for transport in greedy:

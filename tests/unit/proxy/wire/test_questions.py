@@ -100,8 +100,7 @@ class Remote:
             if up:
                 server.tls.data_received(up)
                 turns: Any = server.tls._reads.rota.loop
-                while turns.turn():
-                    pass
+                turns.run()
             down, server.wire.sent = server.wire.sent, b""
             if down and not self.wire.closed:
                 self.protocol.data_received(down)

@@ -27,8 +27,9 @@ from penstock.proxy.wire.records import (
 from penstock.proxy.wire.scheduler import AT_ONCE_S, Scheduler
 from penstock.proxy.wire.tls import HELLO_BYTES, SHOWN_BYTES_MAX, SHOWN_TIMES
 from tests.certificates import authority, client_certificate, client_context, server_context
+from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.forged_records import Forger
-from tests.unit.proxy.wire.tls_ends import End, Turns, deliver
+from tests.unit.proxy.wire.tls_ends import End, deliver
 
 READ_BYTES = 262_144
 
@@ -123,8 +124,7 @@ async def test_of_many_connections_so_many_records_are_deciphered_at_once() -> N
     write_bytewise(few, TEXT[:FEW_RECORDS])
     deliver(few, beside)
     assert beside.app.got == TEXT[:FEW_RECORDS]  # waits for nobody
-    while turns.turn():
-        pass
+    turns.run()
     assert all(server.app.got == TEXT[:30] for _, server in pairs)
 
 
@@ -156,14 +156,12 @@ async def test_a_few_changes_of_keys_on_each_of_many_connections_are_counted(
         reads_to_come.append(
             b"".join(forger.key_update(asks=False) + forger.data(b"x") for _ in range(pairs))
         )
-        while turns.turn():
-            pass
+        turns.run()
     for server, data in zip(servers, reads_to_come, strict=True):
         server.tls.data_received(data)
     at_once = sum(bool(server.app.got) for server in servers)
     assert at_once <= AT_ONCE_MAX // (BARREN_COST * pairs) + 1
-    while turns.turn():
-        pass
+    turns.run()
     assert all(server.app.got == b"x" * pairs for server in servers)
 
 
@@ -175,8 +173,7 @@ async def test_where_too_much_was_done_at_once_single_records_wait_too(forged: F
     reads.charge(AT_ONCE_MAX + 1)
     server.tls.data_received(forger.data(b"x"))
     assert (server.wire.paused, server.app.got) == (True, b"")
-    while turns.turn():
-        pass
+    turns.run()
     assert (server.wire.paused, server.app.got) == (False, b"x")
 
 
@@ -196,8 +193,7 @@ async def test_a_change_of_keys_counts_for_more(
     assert not server.wire.paused
     server.tls.data_received(b"".join(forger.data(b"x") for _ in range(FEW_RECORDS + 1)))
     assert (server.wire.paused, server.app.got) == (True, b"")
-    while turns.turn():
-        pass
+    turns.run()
     assert (server.wire.paused, server.app.got) == (False, b"xxxxx")
 
 
@@ -212,15 +208,13 @@ async def test_answers_of_ours_that_are_not_taken_end_the_reading(
     )
     server.tls.pause_writing()  # too much waits already
     server.tls.data_received(data)
-    while turns.turn():
-        pass
+    turns.run()
     assert 0 < len(server.app.got) <= RECORDS_MAX
     assert server.wire.paused
     answered = len(server.wire.sent)
     assert answered <= 40 * RECORDS_MAX
     server.tls.resume_writing()
-    while turns.turn():
-        pass
+    turns.run()
     assert (server.app.got, server.wire.paused) == (TEXT[:pairs], False)
     assert len(server.wire.sent) > answered
 
@@ -241,13 +235,11 @@ async def test_who_pauses_reading_is_given_nothing() -> None:
     got = len(server.app.got)
     assert 0 < got < len(TEXT)
     server.app.transport.pause_reading()
-    while turns.turn():
-        pass
+    turns.run()
     assert len(server.app.got) == got
     server.app.transport.resume_reading()
     assert server.wire.paused  # what waits comes first
-    while turns.turn():
-        pass
+    turns.run()
     assert (server.app.got, server.wire.paused) == (TEXT, False)
 
 
@@ -263,8 +255,7 @@ async def test_after_the_end_nothing_that_waited_comes(how: str) -> None:
         getattr(server.app.transport, how)()
     if how != "close":
         server.tls.connection_lost(None)
-    while turns.turn():
-        pass
+    turns.run()
     assert server.app.got == got
 
 
@@ -275,8 +266,7 @@ async def test_what_waited_when_one_direction_ended_is_counted() -> None:
     size = len(deliver(client, server))
     server.app.transport.write(b"refused")
     server.app.transport.write_eof()
-    while turns.turn():
-        pass
+    turns.run()
     assert (len(server.app.got), server.wire.paused) == (size, False)
     assert not server.wire.closed
 
@@ -300,8 +290,7 @@ async def test_who_fails_in_a_turn_is_gone() -> None:
     server.app.fails = True
     write_bytewise(client, TEXT)
     deliver(client, server)
-    while turns.turn():
-        pass
+    turns.run()
     assert server.wire.aborted
 
 
@@ -397,8 +386,7 @@ async def test_what_of_a_stranger_waits_is_counted_until_it_is_deciphered(proven
     write_bytewise(client, b"x" * (10 * RECORDS_MAX))
     deliver(client, server)
     assert (reads.waiting.of(STRANGERS) > 0) is not proven
-    while turns.turn():
-        pass
+    turns.run()
     assert server.app.got == b"x" * (10 * RECORDS_MAX)
     assert reads.waiting.of(STRANGERS) == 0
 
@@ -431,8 +419,7 @@ async def test_a_part_behind_the_handshake_is_kept_too() -> None:
     deliver(server, client)
     finished, client.wire.sent = client.wire.sent, b""
     server.tls.data_received(finished + full_record(client)[:15_000])
-    while turns.turn():
-        pass
+    turns.run()
     assert server.tls.opened.done()
     assert server.tls._incoming.pending == 0
     assert reads.waiting.of(STRANGERS) == 15_000
@@ -457,8 +444,7 @@ async def test_who_was_deciphered_gives_way_to_nobody() -> None:
     client, server = open_pair(reads, proven=False)
     write_bytewise(client, b"x" * (10 * RECORDS_MAX))
     deliver(client, server)
-    while turns.turn():
-        pass
+    turns.run()
     crowd(reads)
     assert server.app.got == b"x" * (10 * RECORDS_MAX)
     assert (server.refused, server.wire.is_closing()) == (False, False)
@@ -492,8 +478,7 @@ async def test_who_gives_way_is_told_and_nothing_of_it_is_deciphered() -> None:
     assert reads.waiting.of("tenant") == 0
     deliver(server, client)
     assert (client.app.got, client.app.ended) == (b"no room", 1)
-    while turns.turn():
-        pass
+    turns.run()
     assert (server.app.got, server.wire.paused) == (b"", False)
     assert not server.wire.aborted
 

@@ -1,27 +1,9 @@
 """What is done at once, and whose turn is next."""
 
 import weakref
-from collections.abc import Callable
 
 from penstock.proxy.wire.scheduler import AT_ONCE_S, FREED_BYTES, SHORT_S, UNWATCHED_S, Scheduler
-
-
-class Turns:
-    """The part of a loop that a scheduler needs: what is to be called in the next turn."""
-
-    def __init__(self) -> None:
-        self.next: list[Callable[[], None]] = []
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.next.append(call)
-
-    def turn(self) -> bool:
-        """One turn; whether there was anything in it, which is one call at most."""
-        calls, self.next = self.next, []
-        assert len(calls) <= 1
-        for call in calls:
-            call()
-        return bool(calls)
+from tests.unit.proxy.turns import Shared
 
 
 class Work:
@@ -38,9 +20,9 @@ class Work:
         return self._left > 0
 
 
-def scheduler() -> tuple[Scheduler, Turns]:
-    turns = Turns()
-    return Scheduler(turns, 0.0, lambda: 0.0), turns  # type: ignore[arg-type]
+def scheduler() -> tuple[Scheduler, Shared]:
+    turns = Shared()
+    return Scheduler(turns.loop, 0.0, lambda: 0.0), turns
 
 
 def test_one_step_a_turn_and_then_nothing() -> None:
@@ -83,8 +65,7 @@ def test_a_step_that_raises_ends_its_own_work_alone() -> None:
     it.add("a", step)
     it.add("a", Work(log, "1", 1).step)
     it.add("b", Work(log, "2", 1).step)
-    while turns.turn():
-        pass
+    turns.run()
     assert sorted(log) == ["1", "2"]
     assert len(it) == 0
 
@@ -100,16 +81,15 @@ def test_what_is_added_in_a_step_takes_its_turn() -> None:
         return False
 
     it.add("a", step)
-    while turns.turn():
-        pass
+    turns.run()
     assert sorted(log[1:]) == ["other", "same"]
 
 
 def test_small_steps_go_on_for_their_time_in_a_turn() -> None:
     log: list[str] = []
-    turns = Turns()
+    turns = Shared()
     now_s = iter(range(1_000))  # a second passes with each look at the clock
-    it = Scheduler(turns, 4.0, lambda: float(next(now_s)))  # type: ignore[arg-type]
+    it = Scheduler(turns.loop, 4.0, lambda: float(next(now_s)))
     it.add("a", Work(log, "1", 6).step)
     it.add("b", Work(log, "2", 2).step)
     assert turns.turn()
@@ -146,8 +126,8 @@ def test_most_turns_are_spared_a_call() -> None:
 def test_what_is_spent_in_a_step_is_a_part_of_it() -> None:
     """As the read that follows when a paused sender goes on."""
     log: list[str] = []
-    turns = Turns()
-    it = Scheduler(turns, 0.001, lambda: 0.0)  # type: ignore[arg-type]
+    turns = Shared()
+    it = Scheduler(turns.loop, 0.001, lambda: 0.0)
 
     def step(name: str) -> bool:
         log.append(name)
@@ -170,8 +150,7 @@ def test_while_another_party_waits_only_short_work_is_done_at_once() -> None:
     assert not it.take("a", 1.1 * SHORT_S)
     assert it.take("a", SHORT_S)
     assert it.take("waits", 1.1 * SHORT_S)  # it delays its own
-    while turns.turn():
-        pass
+    turns.run()
     assert it.take("a", 1.1 * SHORT_S)
 
 
@@ -205,8 +184,8 @@ class Timed:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.turns = Turns()
-        self.scheduler = Scheduler(self.turns, 0.001, lambda: self.now_s)  # type: ignore[arg-type]
+        self.turns = Shared()
+        self.scheduler = Scheduler(self.turns.loop, 0.001, lambda: self.now_s)
         self.spent_s = {"dear": 0.0, "cheap": 0.0}
 
     def add(self, name: str, step_s: float, steps: int, party: str = "") -> None:
@@ -240,8 +219,7 @@ def test_who_goes_and_comes_again_has_no_more_for_that() -> None:
         while it.spent_s["dear"] == before_s and it.spent_s["cheap"] < 0.05:
             assert it.turns.turn()
     assert 0.03 < it.spent_s["dear"] < 0.07
-    while it.turns.turn():
-        pass
+    it.turns.run()
     assert len(it.scheduler) == 0
     assert not it.scheduler._waiting
 

@@ -20,7 +20,8 @@ from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.tls import READ_BYTES
 from tests.certificates import authority, client_context, server_context
-from tests.unit.proxy.wire.tls_ends import HANDSHAKE_S, End, Turns, Wire, deliver, shaken
+from tests.unit.proxy.turns import Turns
+from tests.unit.proxy.wire.tls_ends import HANDSHAKE_S, End, Wire, deliver, shaken
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -196,8 +197,7 @@ async def test_of_many_handshakes_one_step_is_done_in_a_turn() -> None:
         client.tls.write(b"hello")  # with the end of the handshake, in one piece
         deliver(client, server)
         assert server.app.got == b""
-    while turns.turn():
-        pass
+    turns.run()
     assert all(each.app.got == b"hello" for each in servers)
     assert all(each.tls.opened.done() for each in servers)
 
@@ -206,30 +206,26 @@ async def test_who_left_has_no_turn() -> None:
     turns, _, (first, second) = by_turns(2)
     first.tls.eof_received()
     first.tls.connection_lost(None)
-    while turns.turn():
-        pass
+    turns.run()
     assert (bool(first.wire.sent), bool(second.wire.sent)) == (False, True)
     assert first.failures == 1
 
 
 async def test_what_comes_before_its_turn_is_bounded() -> None:
     turns, (client,), (server,) = by_turns(1)
-    while turns.turn():
-        pass
+    turns.run()
     deliver(server, client)
     client.tls.write(b"x" * 2 * READ_BYTES)  # with the end of the handshake
     deliver(client, server)
     states = [server.wire.paused]
     assert server.tls._deadline.at_s <= monotonic() + HANDSHAKE_S  # from the start
-    while turns.turn():
-        pass
+    turns.run()
     states.append(server.wire.paused)
     assert states == [True, False]
     assert server.app.got == b"x" * 2 * READ_BYTES
     turns, _, (server,) = by_turns(1)
     server.tls.data_received(b"x" * READ_BYTES)
-    while turns.turn():
-        pass
+    turns.run()
     assert server.wire.closed  # that was no TLS
 
 
@@ -298,8 +294,7 @@ async def test_a_hello_is_no_longer_than_it_need_be() -> None:
     server = End(server_context(), rota=Scheduler(turns, 0.0))
     server.tls.connection_made(server.wire)
     server.tls.data_received(b"\x16\x03\x01\x3f\xff" + b"x" * 0x3FFF)
-    while turns.turn():
-        pass
+    turns.run()
     assert server.wire.closed
     assert not server.wire.sent
 

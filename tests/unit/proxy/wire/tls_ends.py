@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 from penstock.proxy.wire.handshakes import Handshakes
@@ -10,6 +9,7 @@ from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.tls import TlsConnection
 from tests.certificates import client_context, server_context
+from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.transport import Transport
 
 HANDSHAKE_S = 5.0
@@ -157,19 +157,3 @@ def shaken(
         deliver(left, right, piece_bytes)
         deliver(right, left, piece_bytes)
     return left, right
-
-
-class Turns:
-    """The part of a loop that a rota needs."""
-
-    def __init__(self) -> None:
-        self._next: list[Callable[[], None]] = []
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self._next.append(call)
-
-    def turn(self) -> bool:
-        calls, self._next = self._next, []
-        for call in calls:
-            call()
-        return bool(calls)
