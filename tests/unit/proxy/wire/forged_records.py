@@ -28,6 +28,9 @@ class Forger:
         self._secret, self._sequence = self._derive(b"traffic upd", 48), 0
         return record
 
+    def key_updates(self, count: int, *, asks: bool = False) -> bytes:
+        return b"".join(self.key_update(asks=asks) for _ in range(count))
+
     def _derive(self, label: bytes, size: int) -> bytes:
         label = b"tls13 " + label
         info = size.to_bytes(2, "big") + bytes([len(label)]) + label + b"\0"

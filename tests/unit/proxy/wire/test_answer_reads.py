@@ -7,10 +7,9 @@ import pytest
 
 from penstock.proxy.errors.backend import AnswerCut
 from penstock.proxy.wire.answer_reads import AnswerReads
-from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.long_reads import SLICE_BYTES
 from penstock.proxy.wire.pool import ConnectionPool
-from tests.unit.proxy.wire.test_connection import BackendTransport, Clock, Sink
+from tests.unit.proxy.wire.test_connection import Clock, Stream
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -23,45 +22,27 @@ class Fleet:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        loop: Any = self.clock
-        self.reads = AnswerReads(loop, self.clock.time)
+        self.reads = AnswerReads(self.clock.loop, self.clock.time)
+        self.reads.scheduler._turn_s = 0.0  # a step a turn
         self.pools = [
             ConnectionPool(
-                loop, f"http://10.0.0.{number}:1", connect_timeout_s=1, name=f"b{number}"
+                self.clock.loop, f"http://b{number}:1", connect_timeout_s=1, name=f"{number}"
             )
             for number in range(BACKENDS)
         ]
         for pool in self.pools:
             pool.reads = self.reads
-        self.reads.scheduler._turn_s = 0.0  # a step a turn
 
-
-class Stream:
-    """A connection to one backend, and what it has taken of its answer."""
-
-    def __init__(self, fleet: Fleet, number: int, head: bytes = HEAD) -> None:
-        self.sink = Sink()
-        self.transport = BackendTransport()
-        self.connection = BackendConnection(fleet.pools[number])
-        self.connection.connection_made(self.transport)
-        self.connection.send(b"HEAD\r\n\r\n", b"body", self.sink, method=b"POST")
-        self.reads(head)
-
-    def reads(self, data: bytes) -> "Stream":
-        self.connection.data_received(data)
-        return self
-
-    @property
-    def taken(self) -> int:
-        return sum(len(each) for each in self.sink.seen if isinstance(each, bytes))
+    def stream(self, number: int, *answer: bytes) -> Stream:
+        return Stream(self.pools[number]).asks(*answer)
 
 
 def test_no_turn_takes_more_from_many_backends_than_from_one() -> None:
     fleet = Fleet()
-    streams = [Stream(fleet, number).reads(LARGE) for number in range(BACKENDS)]
+    streams = [fleet.stream(number, HEAD, LARGE) for number in range(BACKENDS)]
     before, turns = 0, 0
     while True:
-        taken = sum(stream.taken for stream in streams)
+        taken = sum(len(stream.body) for stream in streams)
         assert taken - before <= SLICE_BYTES
         before = taken
         if not fleet.clock.turn():
@@ -73,23 +54,23 @@ def test_no_turn_takes_more_from_many_backends_than_from_one() -> None:
 
 def test_backends_take_turns_however_many_answers_they_have() -> None:
     fleet = Fleet()
-    greedy = [Stream(fleet, 0).reads(LARGE) for _ in range(50)]
+    greedy = [fleet.stream(0, HEAD, LARGE) for _ in range(50)]
     for _ in range(10):
         fleet.clock.turn()
-    Stream(fleet, 1).reads(LARGE)  # the slice that is taken at once
-    modest = Stream(fleet, 2).reads(LARGE)
+    fleet.stream(1, HEAD, LARGE)  # the slice that is taken at once
+    modest = fleet.stream(2, HEAD, LARGE)
     for _ in range(15):
         fleet.clock.turn()
-    assert modest.taken == len(LARGE)
-    assert sum(stream.taken for stream in greedy) <= 20 * SLICE_BYTES
+    assert len(modest.body) == len(LARGE)
+    assert sum(len(stream.body) for stream in greedy) <= 20 * SLICE_BYTES
 
 
 def test_what_is_short_enough_is_taken_at_once_while_other_backends_wait() -> None:
     fleet = Fleet()
     for number in range(BACKENDS - 1):
-        Stream(fleet, number).reads(LARGE)
+        fleet.stream(number, HEAD, LARGE)
     fleet.clock.turn()
-    assert Stream(fleet, BACKENDS - 1).reads(b"x" * 10_000).taken == 10_000
+    assert len(fleet.stream(BACKENDS - 1, HEAD, b"x" * 10_000).body) == 10_000
 
 
 def test_records_of_all_backends_share_one_rota() -> None:
@@ -112,7 +93,7 @@ def test_short_reads_and_ends_that_take_long_are_one_a_turn(
     head: bytes, last: Callable[[Stream], Any]
 ) -> None:
     fleet = Fleet()
-    streams = [Stream(fleet, number, head) for number in range(10)]
+    streams = [fleet.stream(number, head) for number in range(10)]
     for stream in streams:
         stream.connection.dear = True
         last(stream)
@@ -125,7 +106,7 @@ def test_short_reads_and_ends_that_take_long_are_one_a_turn(
 
 def test_whoever_lets_go_does_not_hear_of_an_end_that_waits() -> None:
     fleet = Fleet()
-    stream = Stream(fleet, 0, CHUNKED)
+    stream = fleet.stream(0, CHUNKED)
     stream.connection.dear = True
     stream.connection.connection_lost(None)
     stream.connection.abort()
@@ -135,11 +116,10 @@ def test_whoever_lets_go_does_not_hear_of_an_end_that_waits() -> None:
 
 def test_the_next_answer_of_a_connection_is_not_dear() -> None:
     fleet = Fleet()
-    stream = Stream(fleet, 0, CHUNKED)
+    stream = fleet.stream(0, CHUNKED)
     stream.connection.dear = True
     stream.reads(b"0\r\n\r\n")
     fleet.clock.run()
     assert stream.sink.seen[-1] == "end"
-    stream.connection.send(b"HEAD\r\n\r\n", b"body", stream.sink, method=b"POST")
-    stream.reads(CHUNKED).reads(b"1\r\nx\r\n")
+    stream.asks(CHUNKED, b"1\r\nx\r\n")
     assert stream.sink.seen[-1] == b"x"

@@ -86,19 +86,45 @@ class Sink:
         self.seen.append(type(error))
 
 
-class Link:
-    """A pool, one connection of it, and what its sink saw."""
+class Stream:
+    """A connection of a pool, what its backend answers, and what its sink saw."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.pool = pool
+        self.sink = Sink()
+        self.transport = BackendTransport()
+        self.connection = BackendConnection(pool)
+        self.connection.connection_made(self.transport)
+
+    def asks(self, *answer: bytes) -> "Stream":
+        """For one that is answered so, before the loop's next turn."""
+        self.connection.send(b"HEAD\r\n\r\n", b"body", self.sink, method=b"POST")
+        return self.reads(*answer)
+
+    def reads(self, *pieces: bytes) -> "Stream":
+        for piece in pieces:
+            self.connection.data_received(piece)
+        return self
+
+    def lose(self) -> None:
+        self.transport.close()
+        self.connection.connection_lost(None)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(each for each in self.sink.seen if isinstance(each, bytes))
+
+
+class Link(Stream):
+    """A pool with a clock, and one connection of it."""
 
     def __init__(self) -> None:
         self.clock = Clock()
-        loop: Any = self.clock
-        self.pool = ConnectionPool(
-            loop, "http://10.0.0.1:8000", connect_timeout_s=1, now=self.clock.time
+        super().__init__(
+            ConnectionPool(
+                self.clock.loop, "http://10.0.0.1:8000", connect_timeout_s=1, now=self.clock.time
+            )
         )
-        self.transport = BackendTransport()
-        self.connection = BackendConnection(self.pool)
-        self.connection.connection_made(self.transport)
-        self.sink = Sink()
 
     def ask(self, method: bytes = b"POST") -> "Link":
         self.sink = Sink()
@@ -112,10 +138,6 @@ class Link:
                 self.connection.data_received(piece)
                 self.clock.run()
         return self
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(each for each in self.sink.seen if isinstance(each, bytes))
 
     @property
     def reusable(self) -> bool:

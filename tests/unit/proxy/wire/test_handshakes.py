@@ -25,7 +25,7 @@ from penstock.proxy.wire.handshakes import (
 from penstock.proxy.wire.tls import CHAIN_BYTES_MAX
 from tests.certificates import client_context, server_context
 from tests.unit.proxy.wire.forged_records import Forger
-from tests.unit.proxy.wire.tls_ends import End, Wire, deliver
+from tests.unit.proxy.wire.tls_ends import End, Wire, connect, deliver
 
 
 class Thread:
@@ -314,8 +314,7 @@ async def test_all_connections_of_an_address_take_turns_and_the_oldest_is_forgot
 def flight(client: End, context: ssl.SSLContext | None = None) -> End:
     """A server whose part of the handshake has come."""
     server = End(context or server_context())
-    server.tls.connection_made(server.wire)
-    client.tls.connection_made(client.wire)
+    connect(client, server)
     deliver(client, server)
     deliver(server, client)
     return server
@@ -361,8 +360,7 @@ async def test_the_loop_takes_no_step_meanwhile(version: ssl.TLSVersion) -> None
 async def test_what_comes_while_the_thread_works_is_kept() -> None:
     thread, client = dialed()
     server = End(server_context())
-    server.tls.connection_made(server.wire)
-    client.tls.connection_made(client.wire)
+    connect(client, server)
     deliver(client, server)
     sent = server.wire.sent
     for at in range(0, len(sent), 100):
@@ -482,8 +480,7 @@ async def test_data_behind_the_handshake_goes_by_turns(tmp_path: Any) -> None:
     context.num_tickets = 0
     thread, client = dialed()
     server = End(context)
-    server.tls.connection_made(server.wire)
-    client.tls.connection_made(client.wire)
+    connect(client, server)
     deliver(client, server)
     forger = Forger(tmp_path / "keys", 0, "SERVER")
     ahead = b"".join(forger.data(b"%04d" % number) for number in range(200))

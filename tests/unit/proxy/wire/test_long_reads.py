@@ -3,16 +3,14 @@
 import pytest
 
 from penstock.proxy.errors.backend import AnswerCut, AnswerMalformed
-from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.long_reads import (
     LEAST_BYTES,
     LINE_ENDS_MAX,
     SLICE_BYTES,
     cost_s,
 )
-from penstock.proxy.wire.pool import ConnectionPool
 from penstock.proxy.wire.scheduler import AT_ONCE_S
-from tests.unit.proxy.wire.test_connection import BackendTransport, Link, Sink
+from tests.unit.proxy.wire.test_connection import Link, Sink, Stream
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 LETTERS = bytes(97 + number % 26 for number in range(40_000))
@@ -36,9 +34,7 @@ def asked(*answer: bytes) -> Link:
     """A connection that was answered so, before the loop's next turn."""
     link = Link()
     link.pool.reads.scheduler._turn_s = 0.0  # a step a turn
-    link.ask()
-    for piece in answer:
-        link.connection.data_received(piece)
+    link.asks(*answer)
     return link
 
 
@@ -79,15 +75,9 @@ def test_ordinary_reads_are_taken_at_once() -> None:
 
 def test_the_backends_other_answers_get_turns_too() -> None:
     first = asked(CHUNKED, ONE_BYTE_CHUNKS)
-    other = Sink()
-    connection = type(first.connection)(first.pool)
-    transport = type(first.transport)()
-    connection.connection_made(transport)
-    connection.send(b"HEAD\r\n\r\n", b"body", other, method=b"POST")
-    connection.data_received(CHUNKED)
-    connection.data_received(ONE_BYTE_CHUNKS)
+    other = Stream(first.pool).asks(CHUNKED, ONE_BYTE_CHUNKS)
     while first.clock.turn():
-        pieces = [sum(isinstance(each, bytes) for each in s.seen) for s in (first.sink, other)]
+        pieces = [sum(isinstance(each, bytes) for each in s.sink.seen) for s in (first, other)]
         assert abs(pieces[0] - pieces[1]) <= 2
     assert first.body == LETTERS
 
@@ -142,8 +132,7 @@ def test_who_pauses_in_the_last_slice_is_not_read() -> None:
 
     link = asked()
     link.sink = link.connection.sink = Slow()
-    for piece in (CHUNKED, ONE_BYTE_CHUNKS):
-        link.connection.data_received(piece)
+    link.reads(CHUNKED, ONE_BYTE_CHUNKS)
     while link.body != LETTERS:
         link.connection.resume()
         link.clock.turn()
@@ -156,8 +145,7 @@ def test_who_pauses_in_the_last_slice_is_not_read() -> None:
 def test_a_close_waits_for_its_turn() -> None:
     for answer, end in ((CLOSED, "end"), (CHUNKED, AnswerCut)):
         link = asked(answer, ONE_BYTE_CHUNKS)
-        link.transport.close()
-        link.connection.connection_lost(None)
+        link.lose()
         assert all(isinstance(each, bytes) for each in link.sink.seen[1:])
         link.clock.run()
         assert link.sink.seen[-1] == end
@@ -167,8 +155,7 @@ def test_a_close_waits_for_its_turn() -> None:
 def test_who_lets_go_hears_nothing_more() -> None:
     link = asked(CHUNKED, ONE_BYTE_CHUNKS)
     seen = len(link.sink.seen)
-    link.transport.close()
-    link.connection.connection_lost(None)
+    link.lose()
     link.connection.abort()
     link.clock.run()
     assert len(link.sink.seen) == seen
@@ -183,8 +170,7 @@ def test_a_fault_in_a_slice_ends_its_answer_alone() -> None:
 
     link = asked()
     link.sink = link.connection.sink = Faulty()
-    for piece in (CHUNKED, ONE_BYTE_CHUNKS):
-        link.connection.data_received(piece)
+    link.reads(CHUNKED, ONE_BYTE_CHUNKS)
     link.clock.run()
     assert link.sink.seen[-1] is AnswerMalformed
     assert link.transport.aborted
@@ -195,29 +181,18 @@ EVENTS = b"".join(b'1d\r\ndata: {"content":"%03d"}    \n\n\r\n' % number for num
 EVENTS_BODY = b"".join(b'data: {"content":"%03d"}    \n\n' % number for number in range(80))
 
 
-class Stream:
-    """A connection of a pool whose answer goes on, and what its client got of it."""
-
-    def __init__(self, pool: ConnectionPool, *answer: bytes) -> None:
-        self.sink = Sink()
-        self.transport = BackendTransport()
-        self.connection = BackendConnection(pool)
-        self.connection.connection_made(self.transport)
-        self.connection.send(b"HEAD\r\n\r\n", b"body", self.sink, method=b"POST")
-        for piece in answer:
-            self.connection.data_received(piece)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(each for each in self.sink.seen if isinstance(each, bytes))
+def crowd(link: Link, read: bytes) -> list[Stream]:
+    """Answers of one backend, of which this comes in one turn."""
+    streams = [Stream(link.pool).asks(CHUNKED) for _ in range(300)]
+    for stream in streams:
+        stream.reads(read)
+    return streams
 
 
 def test_all_answers_of_a_backend_together_take_no_more_than_a_slice_in_a_turn() -> None:
     link = asked()
     clock, pool = link.clock, link.pool
-    streams = [Stream(pool, CHUNKED) for _ in range(300)]
-    for stream in streams:
-        stream.connection.data_received(EVENTS)
+    streams = crowd(link, EVENTS)
     turns = passed = 0
     while True:
         before, passed = passed, sum(len(stream.body) for stream in streams)
@@ -232,7 +207,7 @@ def test_all_answers_of_a_backend_together_take_no_more_than_a_slice_in_a_turn()
     assert len(pool.reads.scheduler) == 0
     # In the next turn there is room again.
     clock.turn()
-    streams[0].connection.data_received(EVENTS)
+    streams[0].reads(EVENTS)
     assert streams[0].body == EVENTS_BODY * 2
 
 
@@ -245,17 +220,14 @@ ORDINARY = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 
 def test_short_reads_of_very_many_events_have_their_part_in_the_slice() -> None:
     link = asked()
-    clock = link.clock
-    streams = [Stream(link.pool, CHUNKED) for _ in range(300)]
-    for stream in streams:
-        stream.connection.data_received(TINY)
+    streams = crowd(link, TINY)
     passed, turns = 0, 0
     while True:
         before, passed = passed, sum(bool(stream.body) for stream in streams)
         assert passed - before <= AT_ONCE_S / cost_s(TINY, len(TINY)) + 1
         if passed == len(streams):
             break
-        assert clock.turn()
+        assert link.clock.turn()
         turns += 1
     assert turns > 200
     assert all(stream.body == TINY_BODY for stream in streams)
@@ -265,14 +237,12 @@ def test_short_reads_of_very_many_events_have_their_part_in_the_slice() -> None:
 def test_reads_of_an_event_never_wait() -> None:
     """Not where hundreds come in one turn, nor while others of their backend wait."""
     link = asked()
-    streams = [Stream(link.pool, CHUNKED) for _ in range(300)]
-    for stream in streams:
-        stream.connection.data_received(ORDINARY)
+    streams = crowd(link, ORDINARY)
     assert all(stream.body for stream in streams)
-    liars = [Stream(link.pool, CHUNKED, TINY) for _ in range(20)]
+    liars = [Stream(link.pool).asks(CHUNKED, TINY) for _ in range(20)]
     assert not liars[-1].body
     for stream in streams:
-        stream.connection.data_received(ORDINARY)
+        stream.reads(ORDINARY)
         assert stream.body == EVENT * 2
 
 
@@ -281,7 +251,7 @@ def test_answers_that_begin_with_a_long_read_wait_for_their_turn_too() -> None:
     link = asked()
     answer = CHUNKED + EVENTS + LAST
     link.pool.reads.scheduler.spend(AT_ONCE_S - 1.1 * cost_s(answer, len(answer)))
-    streams = [Stream(link.pool, answer) for _ in range(3)]
+    streams = [Stream(link.pool).asks(answer) for _ in range(3)]
     assert [len(stream.sink.seen) for stream in streams] == [3, 0, 0]
     assert [stream.transport.reading for stream in streams] == [True, False, False]
     link.clock.run()
@@ -296,17 +266,17 @@ def test_several_moderate_reads_are_taken_at_once() -> None:
     answer = CLOSED + b"x" * 15_000
     count = int(AT_ONCE_S / cost_s(answer, len(answer)))
     assert count > 10
-    streams = [Stream(link.pool, answer) for _ in range(count + 1)]
+    streams = [Stream(link.pool).asks(answer) for _ in range(count + 1)]
     assert [bool(stream.body) for stream in streams] == [True] * count + [False]
 
 
 def test_who_comes_while_others_wait_is_behind_them() -> None:
     link = asked()
-    first, second = Stream(link.pool, CHUNKED, EVENTS * 2), Stream(link.pool, CHUNKED)
+    first, second = Stream(link.pool).asks(CHUNKED, EVENTS * 2), Stream(link.pool).asks(CHUNKED)
     for callback in link.clock.next:  # a turn of which the rota has had none yet
         if callback != link.pool.reads.scheduler._turn:
             callback()
-    second.connection.data_received(EVENTS)
+    second.reads(EVENTS)
     assert first.body
     assert not second.body
 
@@ -315,10 +285,9 @@ def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
     for answer, end in ((CHUNKED, AnswerCut), (CLOSED, "end")):
         link = asked(CHUNKED, EVENTS)
         link.pool.reads.scheduler.spend(AT_ONCE_S)
-        lost = Stream(link.pool, answer, EVENTS)
+        lost = Stream(link.pool).asks(answer, EVENTS)
         assert not lost.body
-        lost.transport.close()
-        lost.connection.connection_lost(None)
+        lost.lose()
         assert lost.sink.seen == [200]
         link.clock.run()
         assert lost.sink.seen == [200, EVENTS_BODY if answer is CHUNKED else EVENTS, end]
@@ -327,7 +296,7 @@ def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
 def test_who_is_paused_while_all_of_its_read_waits_is_passed_over() -> None:
     link = asked(CHUNKED, EVENTS)
     link.pool.reads.scheduler.spend(AT_ONCE_S)
-    slow = Stream(link.pool, CHUNKED, EVENTS)
+    slow = Stream(link.pool).asks(CHUNKED, EVENTS)
     slow.connection.pause()
     link.clock.run()
     assert not slow.body

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ from penstock.proxy.wire.tls import HELLO_BYTES, SHOWN_BYTES_MAX, SHOWN_TIMES
 from tests.certificates import authority, client_certificate, client_context, server_context
 from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.forged_records import Forger
-from tests.unit.proxy.wire.tls_ends import End, deliver
+from tests.unit.proxy.wire.tls_ends import End, connect, deliver, shake
 
 READ_BYTES = 262_144
 
@@ -38,8 +37,7 @@ Forged = Callable[[RecordReads], tuple[End, Forger]]
 
 def reads_of(turns: Turns) -> RecordReads:
     """Of which one slice is taken in a turn."""
-    loop: Any = turns
-    return RecordReads(loop, turn_s=0.0)
+    return RecordReads(turns.loop, turn_s=0.0)
 
 
 def open_pair(
@@ -48,17 +46,23 @@ def open_pair(
     """A client and a server after their handshake; both take their reads by these turns."""
     client = End(context or client_context(), "localhost", reads=reads)
     server = End(server_context(), reads=reads, proven=proven)
-    server.tls.connection_made(server.wire)
-    client.tls.connection_made(client.wire)
-    while client.wire.sent or server.wire.sent:
-        deliver(client, server)
-        deliver(server, client)
-    return client, server
+    connect(client, server)
+    return shake(client, server)
 
 
 def write_bytewise(end: End, data: bytes) -> None:
     for at in range(len(data)):
         end.tls.write(data[at : at + 1])
+
+
+def sent_bytewise(data: bytes, *, proven: bool = True) -> tuple[Turns, RecordReads, End, End]:
+    """A client, and a server at which that waits in as many records as it has bytes."""
+    turns = Turns()
+    reads = reads_of(turns)
+    client, server = open_pair(reads, proven=proven)
+    write_bytewise(client, data)
+    deliver(client, server)
+    return turns, reads, client, server
 
 
 @pytest.fixture
@@ -76,6 +80,7 @@ def forged(tmp_path: Path) -> Forged:
 
 
 TEXT = bytes(range(250)) * 4
+MANY = b"x" * (10 * RECORDS_MAX)
 
 
 @pytest.mark.parametrize("leg", ["client", "backend"])
@@ -132,7 +137,7 @@ async def test_of_many_connections_so_many_records_are_deciphered_at_once() -> N
 async def test_who_only_changes_keys_has_a_slice_in_a_turn(forged: Forged, asks: bool) -> None:
     turns = Turns()
     server, forger = forged(reads_of(turns))
-    server.tls.data_received(b"".join(forger.key_update(asks=asks) for _ in range(1_000)))
+    server.tls.data_received(forger.key_updates(1_000, asks=asks))
     count = 0
     while turns.turn():
         count += 1
@@ -177,9 +182,7 @@ async def test_where_too_much_was_done_at_once_single_records_wait_too(forged: F
     assert (server.wire.paused, server.app.got) == (False, b"x")
 
 
-async def test_a_change_of_keys_counts_for_more(
-    forged: Forged,
-) -> None:
+async def test_a_change_of_keys_counts_for_more(forged: Forged) -> None:
     """Of what all may have deciphered at once."""
     turns = Turns()
     reads = reads_of(turns)
@@ -187,9 +190,7 @@ async def test_a_change_of_keys_counts_for_more(
     reads.rota.left_s = AT_ONCE_S  # a new turn
     updates = AT_ONCE_MAX // BARREN_COST // FEW_RECORDS * FEW_RECORDS
     for _ in range(updates // FEW_RECORDS):
-        server.tls.data_received(
-            b"".join(forger.key_update(asks=False) for _ in range(FEW_RECORDS))
-        )
+        server.tls.data_received(forger.key_updates(FEW_RECORDS))
     assert not server.wire.paused
     server.tls.data_received(b"".join(forger.data(b"x") for _ in range(FEW_RECORDS + 1)))
     assert (server.wire.paused, server.app.got) == (True, b"")
@@ -197,9 +198,7 @@ async def test_a_change_of_keys_counts_for_more(
     assert (server.wire.paused, server.app.got) == (False, b"xxxxx")
 
 
-async def test_answers_of_ours_that_are_not_taken_end_the_reading(
-    forged: Forged,
-) -> None:
+async def test_answers_of_ours_that_are_not_taken_end_the_reading(forged: Forged) -> None:
     turns = Turns()
     server, forger = forged(reads_of(turns))
     pairs = 100
@@ -221,10 +220,7 @@ async def test_answers_of_ours_that_are_not_taken_end_the_reading(
 
 def half_read() -> tuple[Turns, End]:
     """A server that has had two of the slices that its client's records make."""
-    turns = Turns()
-    client, server = open_pair(reads_of(turns))
-    write_bytewise(client, TEXT)
-    deliver(client, server)
+    turns, _, _, server = sent_bytewise(TEXT)
     turns.turn()
     turns.turn()
     return turns, server
@@ -272,24 +268,18 @@ async def test_what_waited_when_one_direction_ended_is_counted() -> None:
 
 
 async def test_the_end_comes_behind_what_waited() -> None:
-    turns = Turns()
-    client, server = open_pair(reads_of(turns))
-    write_bytewise(client, TEXT)
+    turns, _, client, server = sent_bytewise(TEXT)
     client.app.transport.close()
     deliver(client, server)
-    ends = []
-    while turns.turn():
-        ends.append((server.app.ended, len(server.app.got)))
-    assert next(got for ended, got in ends if ended) == len(TEXT)
+    while not server.app.ended:
+        assert turns.turn()
+    assert server.app.got == TEXT
     assert server.wire.closed
 
 
 async def test_who_fails_in_a_turn_is_gone() -> None:
-    turns = Turns()
-    client, server = open_pair(reads_of(turns))
+    turns, _, _, server = sent_bytewise(TEXT)
     server.app.fails = True
-    write_bytewise(client, TEXT)
-    deliver(client, server)
     turns.run()
     assert server.wire.aborted
 
@@ -380,14 +370,10 @@ def full_record(end: End) -> bytes:
 
 @pytest.mark.parametrize("proven", [False, True])
 async def test_what_of_a_stranger_waits_is_counted_until_it_is_deciphered(proven: bool) -> None:
-    turns = Turns()
-    reads = reads_of(turns)
-    client, server = open_pair(reads, proven=proven)
-    write_bytewise(client, b"x" * (10 * RECORDS_MAX))
-    deliver(client, server)
+    turns, reads, _, server = sent_bytewise(MANY, proven=proven)
     assert (reads.waiting.of(STRANGERS) > 0) is not proven
     turns.run()
-    assert server.app.got == b"x" * (10 * RECORDS_MAX)
+    assert server.app.got == MANY
     assert reads.waiting.of(STRANGERS) == 0
 
 
@@ -408,12 +394,10 @@ async def test_a_part_of_a_strangers_record_is_kept_from_openssl_and_counted() -
 
 async def test_a_part_behind_the_handshake_is_kept_too() -> None:
     turns = Turns()
-    loop: Any = turns
     reads = reads_of(turns)
     client = End(client_context(), "localhost", reads=reads)
-    server = End(server_context(), reads=reads, rota=Scheduler(loop, 0.0), proven=False)
-    server.tls.connection_made(server.wire)
-    client.tls.connection_made(client.wire)
+    server = End(server_context(), reads=reads, rota=Scheduler(turns.loop, 0.0), proven=False)
+    connect(client, server)
     deliver(client, server)
     turns.turn()
     deliver(server, client)
@@ -439,23 +423,15 @@ async def test_a_part_of_who_has_shown_a_key_is_not_counted() -> None:
 
 
 async def test_who_was_deciphered_gives_way_to_nobody() -> None:
-    turns = Turns()
-    reads = reads_of(turns)
-    client, server = open_pair(reads, proven=False)
-    write_bytewise(client, b"x" * (10 * RECORDS_MAX))
-    deliver(client, server)
+    turns, reads, _, server = sent_bytewise(MANY, proven=False)
     turns.run()
     crowd(reads)
-    assert server.app.got == b"x" * (10 * RECORDS_MAX)
+    assert server.app.got == MANY
     assert (server.refused, server.wire.is_closing()) == (False, False)
 
 
 async def test_who_has_shown_a_key_meanwhile_gives_way_to_no_stranger() -> None:
-    turns = Turns()
-    reads = reads_of(turns)
-    client, server = open_pair(reads, proven=False)
-    write_bytewise(client, b"x" * (10 * RECORDS_MAX))
-    deliver(client, server)
+    turns, reads, _, server = sent_bytewise(MANY, proven=False)
     server.proven = True  # by its first slice
     turns.turn()
     other = crowd(reads)
@@ -468,11 +444,7 @@ async def test_who_has_shown_a_key_meanwhile_gives_way_to_no_stranger() -> None:
 
 
 async def test_who_gives_way_is_told_and_nothing_of_it_is_deciphered() -> None:
-    turns = Turns()
-    reads = reads_of(turns)
-    client, server = open_pair(reads)
-    write_bytewise(client, TEXT)
-    deliver(client, server)
+    turns, reads, client, server = sent_bytewise(TEXT)
     assert reads.waiting.of("tenant") > len(TEXT)  # not of its address
     reads.waiting.free(1)
     assert reads.waiting.of("tenant") == 0
@@ -503,8 +475,7 @@ async def test_what_is_shown_and_not_finished_counts_for_more(tmp_path: Path) ->
     server.tls._certificate = ClientCertificate(b"ours")
     server.tls._limit_bytes = SHOWN_BYTES_MAX
     client = End(shows, "localhost", reads=reads)
-    server.tls.connection_made(server.wire)
-    client.tls.connection_made(client.wire)
+    connect(client, server)
     deliver(client, server)
     assert reads.waiting.of(STRANGERS) == 0
     server.tls._handshake_bytes = 5_000

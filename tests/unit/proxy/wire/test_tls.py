@@ -21,7 +21,7 @@ from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.tls import READ_BYTES
 from tests.certificates import authority, client_context, server_context
 from tests.unit.proxy.turns import Turns
-from tests.unit.proxy.wire.tls_ends import HANDSHAKE_S, End, Wire, deliver, shaken
+from tests.unit.proxy.wire.tls_ends import HANDSHAKE_S, End, Wire, connect, deliver, shaken
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -180,8 +180,7 @@ def by_turns(count: int) -> tuple[Turns, list[End], list[End]]:
     servers = [End(server_context(), rota=rota) for _ in range(count)]
     clients = [End(client_context(), "localhost") for _ in range(count)]
     for client, server in zip(clients, servers, strict=True):
-        server.tls.connection_made(server.wire)
-        client.tls.connection_made(client.wire)
+        connect(client, server)
         deliver(client, server)
     return turns, clients, servers
 

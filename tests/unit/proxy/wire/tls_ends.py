@@ -99,10 +99,8 @@ class End:
         self.wire, self.app = Wire(), App()
         self.turned = reads is None and server_name is None  # `deliver` turns its loop
         if reads is None:
-            loop: Any = asyncio.get_running_loop()
-            if self.turned:
-                loop = rota.loop if rota is not None else Turns()
-            reads = RecordReads(loop)
+            turned: Any = rota.loop if rota is not None else Turns()
+            reads = RecordReads(turned if self.turned else asyncio.get_running_loop())
         self.proven = proven
         self.holder = "tenant"
         self.refused = False
@@ -151,9 +149,19 @@ def shaken(
     """A client and a server after their handshake."""
     left, right = End(client or client_context(), name), End(server or server_context())
     right.app.greeting = greeting
-    right.tls.connection_made(right.wire)
-    left.tls.connection_made(left.wire)
-    while left.wire.sent or right.wire.sent:
-        deliver(left, right, piece_bytes)
-        deliver(right, left, piece_bytes)
-    return left, right
+    connect(left, right)
+    return shake(left, right, piece_bytes)
+
+
+def connect(client: End, server: End) -> None:
+    """Only the client has something to say."""
+    server.tls.connection_made(server.wire)
+    client.tls.connection_made(client.wire)
+
+
+def shake(client: End, server: End, piece_bytes: int = 0) -> tuple[End, End]:
+    """Deliver what each of them says until both are silent."""
+    while client.wire.sent or server.wire.sent:
+        deliver(client, server, piece_bytes)
+        deliver(server, client, piece_bytes)
+    return client, server
