@@ -40,18 +40,37 @@ class Loop:
         self.now_s = now_s
 
 
-def test_it_expires_once_at_its_time() -> None:
-    loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
-    deadline.set(5.0)
+def armed(loop: Loop) -> tuple[Deadline, list[float]]:
+    """A deadline, and when it expired."""
+    expired: list[float] = []
+    on: Any = loop
+    return Deadline(on, lambda: expired.append(loop.now_s), loop.time), expired
+
+
+@pytest.mark.parametrize(
+    ("steps", "expired_s"),
+    [
+        ([("set", 5.0), ("to", 20.0)], [5.0]),
+        ([("set", 10.0), ("set", 2.0)], [2.0]),
+        ([("set", 3.0), ("clear",)], []),
+        ([("set", 3.0), ("close",)], []),
+        ([("set", 1.0), ("to", 2.0), ("set", 4.0), ("to", 5.0)], [1.0, 4.0]),
+        ([("set", 1.0), ("to", 2.0), ("clear",), ("set", 9.0)], [1.0, 9.0]),
+    ],
+)
+def test_it_expires_once_at_the_time_set_last(steps: list[Any], expired_s: list[float]) -> None:
+    loop = Loop()
+    deadline, expired = armed(loop)
+    for step, *at_s in steps:
+        getattr(loop if step == "to" else deadline, step)(*at_s)
     loop.to(20.0)
-    assert expired == [5.0]
+    assert expired == expired_s
     assert deadline.at_s == inf
 
 
 def test_moving_it_later_costs_no_timer() -> None:
-    loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
+    loop = Loop()
+    deadline, expired = armed(loop)
     for second in range(1, 5):
         deadline.set(second + 5.0)
         assert len(loop.timers) == 1
@@ -59,34 +78,3 @@ def test_moving_it_later_costs_no_timer() -> None:
     assert expired == []
     loop.to(20.0)
     assert expired == [9.0]
-
-
-def test_moving_it_earlier_works() -> None:
-    loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
-    deadline.set(10.0)
-    deadline.set(2.0)
-    loop.to(20.0)
-    assert expired == [2.0]
-
-
-@pytest.mark.parametrize("end", ["clear", "close"])
-def test_it_can_be_called_off(end: str) -> None:
-    loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
-    deadline.set(3.0)
-    getattr(deadline, end)()
-    loop.to(20.0)
-    assert expired == []
-
-
-def test_it_can_be_set_again_after_it_expired_or_was_cleared() -> None:
-    loop, expired = Loop(), []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
-    for at_s in (1.0, 4.0):
-        deadline.set(at_s)
-        loop.to(at_s + 1.0)
-    deadline.clear()
-    deadline.set(9.0)
-    loop.to(20.0)
-    assert expired == [1.0, 4.0, 9.0]

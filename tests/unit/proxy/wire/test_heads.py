@@ -11,7 +11,7 @@ from penstock.proxy.errors.client import (
     UnsupportedVersion,
 )
 from penstock.proxy.wire.forwarded_head import forwarded_request_head
-from penstock.proxy.wire.header_fields import HEADERS_MAX
+from penstock.proxy.wire.header_fields import HEADERS_MAX, KEY_BYTES_MAX, Remembered
 from penstock.proxy.wire.heads import bare_line_end, parse_request_head, parse_response_head
 
 LINE = b"POST /v1/completions HTTP/1.1\r\nhost: x"
@@ -272,3 +272,20 @@ def test_a_backends_head() -> None:
     assert not head.keep_alive
     assert not head.encoded
     assert parse_response_head(b"HTTP/1.1 200\r\ncontent-encoding: gzip").encoded
+
+
+def test_what_is_remembered_of_usual_lines_stays_small_whatever_clients_invent() -> None:
+    known: Remembered[int] = Remembered(100)
+    for number in range(1_234):
+        known.put(b"invented-%d" % number, number)
+        assert 0 < len(known) <= 100
+    assert known.get(b"invented-0") is None
+    known.put(b"usual", 7)
+    assert known.get(b"usual") == 7
+
+
+def test_long_keys_are_not_remembered() -> None:
+    known: Remembered[int] = Remembered(100)
+    known.put(b"k" * KEY_BYTES_MAX, 1)
+    known.put(b"k" * (KEY_BYTES_MAX + 1), 2)
+    assert (len(known), known.get(b"k" * KEY_BYTES_MAX)) == (1, 1)
