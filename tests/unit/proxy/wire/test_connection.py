@@ -1,6 +1,9 @@
-"""A backend's connection by transcript: where an answer ends, and when it is used again."""
+"""A backend's connection by transcript: where an answer ends, and which requests it serves."""
 
+import gc
 import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +17,8 @@ from penstock.proxy.errors.backend import (
 )
 from penstock.proxy.wire.connection import INTERIM_MAX, BackendConnection
 from penstock.proxy.wire.heads import ResponseHead
-from penstock.proxy.wire.pool import DISTRUST_S, REST_S, ConnectionPool
+from penstock.proxy.wire.pieces import PIECE_BYTES
+from penstock.proxy.wire.pool import DISTRUST_S, IDLE_MAX, IDLE_S, REST_S, ConnectionPool
 from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.transport import Transport
 
@@ -184,12 +188,6 @@ def test_interim_answers_are_swallowed() -> None:
     assert link.sink.seen == [200, b"hello", "end"]
 
 
-def test_an_upgrade_that_nobody_asked_for_is_refused() -> None:
-    link = Link().ask().answer(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n")
-    assert link.sink.seen == [AnswerMalformed]
-    assert link.transport.aborted
-
-
 @pytest.mark.parametrize("answer", [WHOLE, CHUNKED], ids=["length", "chunked"])
 @pytest.mark.parametrize("surplus", [WHOLE, b"x", b"HTTP/1.1 408 Request Timeout\r\n\r\n"])
 def test_a_second_answer_is_nobodys_and_kills_the_connection(answer: bytes, surplus: bytes) -> None:
@@ -199,25 +197,27 @@ def test_a_second_answer_is_nobodys_and_kills_the_connection(answer: bytes, surp
     assert not link.reusable
 
 
-def test_a_byte_on_an_idle_connection_kills_it() -> None:
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda link: link.reads(b"HTTP/1.1 200 OK\r\n\r\nfor somebody else"),
+        lambda link: link.transport.socket.arrive(b"H"),  # which the loop has not read yet
+        lambda link: link.transport.pause_reading(),  # something waits to be deciphered
+        lambda link: setattr(link.pool.host, "epoch", 1),  # the backend has moved
+    ],
+)
+def test_what_happens_to_an_idle_connection_kills_it(happens: Callable[[Link], object]) -> None:
     link = Link().ask().answer(WHOLE)
-    link.connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nfor somebody else")
+    happens(link)
+    assert not link.reusable
     assert link.transport.aborted
-    assert not link.reusable
 
 
-def test_a_byte_that_the_loop_has_not_read_yet_kills_it_too() -> None:
-    link = Link().ask().answer(WHOLE)
-    link.transport.socket.arrive(b"H")
-    assert not link.reusable
-    assert link.transport.aborted
-
-
-def test_a_connection_of_which_something_waits_is_not_used_again() -> None:
-    """It was read and is to be deciphered."""
-    link = Link().ask().answer(WHOLE)
-    link.transport.reading = False
-    assert not link.reusable
+def test_a_connection_to_a_former_address_ends_with_its_answer() -> None:
+    link = Link().ask()
+    link.pool.host.epoch += 1
+    link.answer(WHOLE)
+    assert link.sink.seen[-1] == "end"
     assert link.transport.aborted
 
 
@@ -233,21 +233,15 @@ def test_a_connection_rests_before_it_is_used_again() -> None:
 @pytest.mark.parametrize("when", ["with the answer", "later"])
 def test_a_backend_that_sent_too_much_gets_one_request_a_connection(when: str) -> None:
     link = Link()
-    other = BackendConnection(link.pool)
-    other.connection_made(BackendTransport())
-    link.pool.put(other)
-    if when == "later":
-        link.ask().answer(WHOLE, b"x")
-    else:
-        link.ask().answer(WHOLE + b"x")
+    link.pool.put(Stream(link.pool).connection)
+    link.ask().answer(*([WHOLE, b"x"] if when == "later" else [WHOLE + b"x"]))
     link.clock.now_s += 2 * REST_S
     assert link.pool.take_idle() is None  # whatever was idle is gone too
     fresh = Link()
     fresh.connection._owner = link.pool
     assert fresh.ask().answer(WHOLE).transport.aborted
     link.clock.now_s += DISTRUST_S
-    trusted = BackendConnection(link.pool)
-    trusted.connection_made(BackendTransport())
+    trusted = Stream(link.pool).connection
     link.pool.put(trusted)
     link.clock.now_s += 2 * REST_S
     assert link.pool.take_idle() is trusted
@@ -266,18 +260,9 @@ def test_a_flood_of_interim_answers_is_cut() -> None:
     assert Link().ask().answer(hint * (INTERIM_MAX + 1) + WHOLE).sink.seen == [AnswerMalformed]
 
 
-@pytest.mark.parametrize(
-    "part", [b"\x00", b"SSH-2.0-x\r\n", b"HTTP/2", OK + b"x: y\n", b"HTTP/1.1 200 OK\rx"]
-)
-def test_what_cannot_become_an_answer_is_not_waited_for(part: bytes) -> None:
-    assert Link().ask().answer(part).sink.seen == [AnswerMalformed]
-
-
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 def test_a_status_without_a_body_is_not_until_the_close(status: bytes) -> None:
-    link = (
-        Link().ask().answer(b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n\r\n")
-    )
+    link = Link().ask().answer(b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n\r\n" % status)
     assert link.sink.length == 0
     assert link.reusable
 
@@ -306,15 +291,19 @@ def test_a_cut_answer_is_a_cut_answer_wherever_it_is_cut(answer: bytes) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
+        # What cannot become an answer is not waited for.
+        *(b"\x00", b"SSH-2.0-x\r\n", b"HTTP/2", OK + b"x: y\n", b"HTTP/1.1 200 OK\rx"),
         b"garbage\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",  # nobody asked for it
         OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
         OK + b"content-length: x\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_000 + b"\r\n",
+        OK + b"x: y\r\n" * 1_000 + b"\r\n",
     ],
 )
 def test_a_malformed_answer_closes_its_connection(answer: bytes) -> None:
     link = Link().ask().answer(answer)
-    assert link.sink.seen[-1] is AnswerMalformed
+    head = [200] if b"zz" in answer else []
+    assert link.sink.seen == [*head, AnswerMalformed]
     assert link.transport.aborted
 
 
@@ -326,3 +315,162 @@ def test_a_head_too_large_accuses_nobody() -> None:
     assert link.transport.aborted
     error = AnswerHeadTooLarge()
     assert (error.suspicious, error.penal, error.retryable) == (False, False, False)
+
+
+# Which connections serve another request -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [OK + b"connection: close\r\ncontent-length: 0\r\n\r\n", b"HTTP/1.0 200 OK\r\n" + WHOLE[17:]],
+)
+def test_who_says_close_is_not_kept(answer: bytes) -> None:
+    link = Link().ask().answer(answer)
+    assert link.sink.seen[-1] == "end"
+    assert not link.reusable
+
+
+def test_an_answer_before_the_request_was_sent_is_not_reused() -> None:
+    link = Link().ask()
+    link.transport.unsent_bytes = 10
+    link.answer(WHOLE)
+    assert link.sink.seen[-1] == "end"
+    assert not link.reusable
+
+
+def test_a_sink_that_aborts_hears_no_more() -> None:
+    class Fastidious(Sink):
+        def head(self, head: ResponseHead) -> None:
+            super().head(head)
+            link.connection.abort()
+
+    link = Link()
+    link.sink = Fastidious()
+    link.asks(WHOLE)
+    assert link.sink.seen == [200]
+    assert not link.reusable
+
+
+def test_a_connection_serves_one_client_only() -> None:
+    link = Link()
+    link.connection.credentials = b"Bearer a"
+    link.ask().answer(WHOLE)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle(b"Bearer b") is None
+    assert link.pool.take_idle() is None
+    assert link.pool.take_idle(b"Bearer a") is link.connection
+
+
+def test_the_youngest_is_taken_first_and_none_after_its_time() -> None:
+    link = Link()
+    older, younger = link.connection, Stream(link.pool).connection
+    link.pool.put(older)
+    link.clock.now_s += 1.0
+    link.pool.put(younger)
+    link.clock.now_s += 2 * REST_S
+    assert link.pool.take_idle() is younger
+    link.clock.now_s = 100.0 + IDLE_S
+    assert link.pool.take_idle() is None
+    assert link.transport.aborted
+
+
+def test_the_number_of_idle_connections_is_limited() -> None:
+    pool = Link().pool
+    links = [Link() for _ in range(IDLE_MAX + 1)]
+    for link in links:
+        pool.put(link.connection)
+    assert links[0].transport.aborted
+    assert not links[1].transport.aborted
+
+
+def test_a_pooled_connection_is_never_paused() -> None:
+    """The last write of an answer may fill the client's buffer and pause its upstream."""
+
+    class Full(Sink):
+        def end(self) -> None:
+            super().end()
+            link.connection.pause()
+
+    link = Link()
+    link.sink = Full()
+    link.asks(WHOLE)
+    assert link.reusable
+    assert link.transport.reading
+
+
+def test_a_sink_that_fails_at_the_end_is_told_and_the_connection_closed() -> None:
+    class Faulty(Sink):
+        def end(self) -> None:
+            raise RuntimeError
+
+    link = Link()
+    link.sink = Faulty()
+    link.asks(WHOLE)
+    assert link.sink.seen[-1] is AnswerMalformed
+    assert not link.reusable
+
+
+# Large requests --------------------------------------------------------------------------------
+
+SIZE_BYTES = 8 * PIECE_BYTES
+
+
+def send(link: Link, body: bytes) -> int:
+    """How many references there were to that body before."""
+    references = sys.getrefcount(body)
+    link.connection.send(b"HEAD", body, link.sink, method=b"POST", sender="a")
+    return references
+
+
+def test_a_backend_that_takes_no_more_during_the_first_write_is_sent_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a small send buffer the transport pauses its protocol inside the first write."""
+    link = Link()
+    write = link.transport.write
+
+    def write_and_pause(data: Any) -> None:
+        write(data)
+        link.connection.pause_writing()
+
+    monkeypatch.setattr(link.transport, "write", write_and_pause)
+    send(link, bytes(SIZE_BYTES))
+    link.clock.run()
+    assert len(link.transport.sent) == len(b"HEAD") + PIECE_BYTES
+    link.connection.resume_writing()
+    link.clock.run()
+    assert len(link.transport.sent) == len(b"HEAD") + 2 * PIECE_BYTES
+
+
+def forgotten(link: Link, body: bytes, references: int) -> None:
+    """No turn is taken for it, and nothing more refers to it."""
+    for _ in range(3):
+        link.clock.turn()
+    assert not link.clock.next
+    gc.collect()
+    assert sys.getrefcount(body) == references
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_connection_that_is_lost_holds_the_body_no_more_and_takes_no_turn(paused: bool) -> None:
+    link = Link()
+    body = bytes(SIZE_BYTES)
+    references = send(link, body)
+    if paused:
+        link.connection.pause_writing()
+        link.clock.turn()
+    link.lose()
+    assert link.sink.seen == [ConnectionReset]
+    forgotten(link, body, references)
+
+
+def test_an_answer_that_comes_before_the_body_was_taken_ends_the_sending() -> None:
+    """A server that refuses early: the connection is not used again."""
+    link = Link()
+    body = bytes(SIZE_BYTES)
+    references = send(link, body)
+    link.connection.data_received(WHOLE)
+    assert link.sink.seen[-1] == "end"
+    assert link.transport.aborted
+    link.connection.connection_lost(None)
+    forgotten(link, body, references)

@@ -1,102 +1,105 @@
 """What is done at once, and whose turn is next."""
 
 import weakref
+from collections.abc import Callable
 
 from penstock.proxy.wire.scheduler import AT_ONCE_S, FREED_BYTES, SHORT_S, UNWATCHED_S, Scheduler
 from tests.unit.proxy.turns import Shared
 
 
-class Work:
-    """A body of so many steps."""
+class Rota:
+    """A scheduler, and the names of those whose steps it took."""
 
-    def __init__(self, log: list[str], name: str, steps: int) -> None:
-        self._log = log
-        self._name = name
-        self._left = steps
+    def __init__(self, turn_s: float = 0.0, now: Callable[[], float] = lambda: 0.0) -> None:
+        self.turns = Shared()
+        self.it = Scheduler(self.turns.loop, turn_s, now)
+        self.log: list[str] = []
 
-    def step(self) -> bool:
-        self._log.append(self._name)
-        self._left -= 1
-        return self._left > 0
+    def add(self, party: str, name: str, steps: int, spends_s: float = 0.0) -> None:
+        """A body of so many steps."""
+
+        def step() -> bool:
+            nonlocal steps
+            self.log.append(name)
+            if spends_s:
+                self.it.spend(spends_s)
+            steps -= 1
+            return steps > 0
+
+        self.it.add(party, step)
 
 
 def scheduler() -> tuple[Scheduler, Shared]:
-    turns = Shared()
-    return Scheduler(turns.loop, 0.0, lambda: 0.0), turns
+    rota = Rota()
+    return rota.it, rota.turns
 
 
 def test_one_step_a_turn_and_then_nothing() -> None:
-    log: list[str] = []
-    it, turns = scheduler()
-    it.add("a", Work(log, "1", 2).step)
-    it.add("b", Work(log, "2", 1).step)
-    assert not log
+    rota = Rota()
+    rota.add("a", "1", 2)
+    rota.add("b", "2", 1)
+    assert not rota.log
     for _ in range(3):
-        assert turns.turn()
-    assert log == ["1", "2", "1"]
-    assert not turns.turn()
-    assert len(it) == 0
-    it.add("a", Work(log, "3", 1).step)
-    assert turns.turn()
-    assert log[-1] == "3"
+        assert rota.turns.turn()
+    assert rota.log == ["1", "2", "1"]
+    assert not rota.turns.turn()
+    assert len(rota.it) == 0
+    rota.add("a", "3", 1)
+    assert rota.turns.turn()
+    assert rota.log[-1] == "3"
 
 
 def test_who_sends_many_delays_nobody_else() -> None:
     """32 bodies of one and a single one of another: that has every second turn."""
-    log: list[str] = []
-    it, turns = scheduler()
+    rota = Rota()
     for number in range(32):
-        it.add("many", Work(log, f"m{number}", 100).step)
-    it.add("one", Work(log, "one", 10).step)
+        rota.add("many", f"m{number}", 100)
+    rota.add("one", "one", 10)
     for _ in range(20):
-        turns.turn()
-    assert log.count("one") == 10
-    assert [name for name in log if name != "one"] == [f"m{number}" for number in range(10)]
-    assert len(it) == 32
+        rota.turns.turn()
+    assert rota.log.count("one") == 10
+    assert [name for name in rota.log if name != "one"] == [f"m{number}" for number in range(10)]
+    assert len(rota.it) == 32
 
 
 def test_a_step_that_raises_ends_its_own_work_alone() -> None:
-    log: list[str] = []
-    it, turns = scheduler()
+    rota = Rota()
 
     def step() -> bool:
         raise ValueError
 
-    it.add("a", step)
-    it.add("a", Work(log, "1", 1).step)
-    it.add("b", Work(log, "2", 1).step)
-    turns.run()
-    assert sorted(log) == ["1", "2"]
-    assert len(it) == 0
+    rota.it.add("a", step)
+    rota.add("a", "1", 1)
+    rota.add("b", "2", 1)
+    rota.turns.run()
+    assert sorted(rota.log) == ["1", "2"]
+    assert len(rota.it) == 0
 
 
 def test_what_is_added_in_a_step_takes_its_turn() -> None:
-    log: list[str] = []
-    it, turns = scheduler()
+    rota = Rota()
 
     def step() -> bool:
-        log.append("first")
-        it.add("a", Work(log, "same", 1).step)
-        it.add("b", Work(log, "other", 1).step)
+        rota.log.append("first")
+        rota.add("a", "same", 1)
+        rota.add("b", "other", 1)
         return False
 
-    it.add("a", step)
-    turns.run()
-    assert sorted(log[1:]) == ["other", "same"]
+    rota.it.add("a", step)
+    rota.turns.run()
+    assert sorted(rota.log[1:]) == ["other", "same"]
 
 
 def test_small_steps_go_on_for_their_time_in_a_turn() -> None:
-    log: list[str] = []
-    turns = Shared()
     now_s = iter(range(1_000))  # a second passes with each look at the clock
-    it = Scheduler(turns.loop, 4.0, lambda: float(next(now_s)))
-    it.add("a", Work(log, "1", 6).step)
-    it.add("b", Work(log, "2", 2).step)
-    assert turns.turn()
-    assert log == ["1", "2", "1", "2"]
-    assert turns.turn()
-    assert log[4:] == ["1"] * 4
-    assert not turns.turn()
+    rota = Rota(4.0, lambda: float(next(now_s)))
+    rota.add("a", "1", 6)
+    rota.add("b", "2", 2)
+    assert rota.turns.turn()
+    assert rota.log == ["1", "2", "1", "2"]
+    assert rota.turns.turn()
+    assert rota.log[4:] == ["1"] * 4
+    assert not rota.turns.turn()
 
 
 def test_so_much_is_done_at_once_in_a_turn_and_the_rest_waits() -> None:
@@ -125,28 +128,21 @@ def test_most_turns_are_spared_a_call() -> None:
 
 def test_what_is_spent_in_a_step_is_a_part_of_it() -> None:
     """As the read that follows when a paused sender goes on."""
-    log: list[str] = []
-    turns = Shared()
-    it = Scheduler(turns.loop, 0.001, lambda: 0.0)
-
-    def step(name: str) -> bool:
-        log.append(name)
-        it.spend(0.0004)
-        return True
-
+    rota = Rota(0.001)
     for name in ("a", "b"):
-        it.add(name, lambda name=name: step(name))  # type: ignore[misc]
-    it.add("c", Work(log, "c", 9).step)
-    assert turns.turn()
-    assert log.count("a") + log.count("b") == 3
+        rota.add(name, name, 1_000, spends_s=0.0004)
+    rota.add("c", "c", 9)
+    assert rota.turns.turn()
+    assert rota.log.count("a") + rota.log.count("b") == 3
     for _ in range(2):
-        assert turns.turn()
-    assert log.count("c") > 6  # its steps cost nothing
+        assert rota.turns.turn()
+    assert rota.log.count("c") > 6  # its steps cost nothing
 
 
 def test_while_another_party_waits_only_short_work_is_done_at_once() -> None:
-    it, turns = scheduler()
-    it.add("waits", Work([], "1", 2).step)
+    rota = Rota()
+    it, turns = rota.it, rota.turns
+    rota.add("waits", "1", 2)
     assert not it.take("a", 1.1 * SHORT_S)
     assert it.take("a", SHORT_S)
     assert it.take("waits", 1.1 * SHORT_S)  # it delays its own
