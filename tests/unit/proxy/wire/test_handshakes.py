@@ -52,6 +52,14 @@ class Thread:
         peer.ended(took_s)
         await turns()
 
+    async def abort(self, client: End, late: bool) -> None:
+        """Abort it before or after the work that was begun last."""
+        peer = self.works.pop()
+        for step in (peer.work, client.tls.abort) if late else (client.tls.abort, peer.work):
+            step()
+        peer.ended(0.0)
+        await turns()
+
 
 def threads_of(thread: Thread) -> HandshakeThreads:
     stands_in: Any = thread
@@ -184,9 +192,8 @@ async def test_without_a_thread_it_is_our_own_lack() -> None:
 class Threads:
     """Peers with one step each, and in which order these were done."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.cpu_s = 0.0
-        monkeypatch.setattr(module, "thread_time", lambda: self.cpu_s)
         self.threads = HandshakeThreads(asyncio.get_running_loop())
         self.done: list[str] = []
 
@@ -221,8 +228,14 @@ class Threads:
         return done
 
 
-async def test_many_dear_backends_delay_no_verified_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = Threads(monkeypatch)
+@pytest.fixture
+async def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    threads = Threads()
+    monkeypatch.setattr(module, "thread_time", lambda: threads.cpu_s)
+    return threads
+
+
+async def test_many_dear_backends_delay_no_verified_one(threads: Threads) -> None:
     dear = [threads.add("dear", dear=True, takes_s=0.05, costs_s=0.01) for _ in range(20)]
     began_s = time.perf_counter()
     for _ in range(5):
@@ -235,9 +248,8 @@ async def test_many_dear_backends_delay_no_verified_one(monkeypatch: pytest.Monk
 
 
 async def test_in_the_common_thread_unknown_ones_go_first_and_short_ones_before_long_ones(
-    monkeypatch: pytest.MonkeyPatch,
+    threads: Threads,
 ) -> None:
-    threads = Threads(monkeypatch)
     works = [
         threads.add("first", takes_s=0.05),
         threads.add("dear", dear=True),
@@ -249,10 +261,7 @@ async def test_in_the_common_thread_unknown_ones_go_first_and_short_ones_before_
     assert threads.done == ["first", "short", "next", "long", "dear"]
 
 
-async def test_dear_backends_have_a_part_of_the_common_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads = Threads(monkeypatch)
+async def test_dear_backends_have_a_part_of_the_common_thread(threads: Threads) -> None:
     began_s = time.perf_counter()
     works = [threads.add("dear", dear=True, costs_s=0.04) for _ in range(3)]
     await works[0]
@@ -283,7 +292,7 @@ class Without(Executor):
 
 async def test_who_has_no_thread_is_told_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ThreadPoolExecutor", Without)
-    threads = Threads(monkeypatch)
+    threads = Threads()
     works = [threads.add(name) for name in "abc"]
     results = await asyncio.gather(*works, return_exceptions=True)
     assert [type(each) for each in results] == [OSError, OSError, type(None)]
@@ -320,20 +329,18 @@ def flight(client: End, context: ssl.SSLContext | None = None) -> End:
     return server
 
 
-def dialed(trusted: bool = True, **options: Any) -> tuple[Thread, End]:
+def dialed(
+    trusted: bool = True, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> tuple[Thread, End]:
     thread = Thread()
-    handshakes = Handshakes(threads_of(thread))
     context = client_context() if trusted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return thread, End(context, "localhost", handshakes=handshakes, **options)
+    context.minimum_version = context.maximum_version = version
+    return thread, End(context, "localhost", handshakes=Handshakes(threads_of(thread)))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_the_loop_takes_no_step_meanwhile(version: ssl.TLSVersion) -> None:
-    context = client_context()
-    context.minimum_version = context.maximum_version = version
-    thread = Thread()
-    handshakes = Handshakes(threads_of(thread))
-    client = End(context, "localhost", handshakes=handshakes)
+    thread, client = dialed(version=version)
     client.app.greeting = b"GET "
     server = flight(client)
     while not client.tls.opened.done():
@@ -380,14 +387,8 @@ async def test_what_an_aborted_handshake_came_to_is_dropped(trusted: bool, late:
     thread, client = dialed(trusted)
     flight(client)
     await turns()
-    peer, sent = thread.works.pop(), client.wire.sent
-    if late:
-        peer.work()
-    client.tls.abort()
-    if not late:
-        peer.work()
-    peer.ended(0.0)
-    await turns()
+    sent = client.wire.sent
+    await thread.abort(client, late)
     assert not client.tls.opened.done()
     client.tls.connection_lost(None)
     assert (client.wire.sent, client.app.got) == (sent, b"")
@@ -414,14 +415,8 @@ async def test_an_aborted_handshake_asks_no_transport_whether_it_is_closed(late:
     client.wire = Silent()
     flight(client)
     await turns()
-    peer, sent = thread.works.pop(), client.wire.sent
-    if late:
-        peer.work()
-    client.tls.abort()
-    if not late:
-        peer.work()
-    peer.ended(0.0)
-    await turns()
+    sent = client.wire.sent
+    await thread.abort(client, late)
     client.app.transport.write(b"x")
     assert client.app.transport.is_closing()
     assert (client.wire.sent, client.tls.opened.done()) == (sent, False)

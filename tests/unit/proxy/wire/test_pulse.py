@@ -8,7 +8,7 @@ from penstock.health.stall import UNPROBED_STALL_S
 from penstock.proxy.wire.deadline import LATE_S, READ_FIRST_S, Clock, Deadline
 from penstock.proxy.wire.pulse import BEAT_S, Pulse, Runnable
 from tests.unit.health.watched import HUNG, TIMEOUT, Scene
-from tests.unit.proxy.wire.test_deadline import Loop
+from tests.unit.proxy.wire.test_deadline import Loop, armed
 
 
 class Sleeper(Loop):
@@ -150,8 +150,7 @@ def test_deadlines_keep_the_time_that_they_had_left() -> None:
 
 def test_a_late_deadline_that_is_called_off_or_moved_is_forgotten() -> None:
     loop = Sleeper()
-    expired: list[float] = []
-    deadline = Deadline(loop, lambda: expired.append(loop.now_s), loop.time)  # type: ignore[arg-type]
+    deadline, expired = armed(loop)
     deadline.set(5.0)
     loop.sleep(70.0)
     deadline.clear()

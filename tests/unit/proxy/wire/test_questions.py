@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,26 @@ URL = "https://localhost:8000"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 # A server sends so many after its handshake.
 TICKETS = 2
+
+
+def by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+    dialed: Callable[[str], None],
+    connected: Callable[[Any], None],
+) -> asyncio.AbstractEventLoop:
+    """The loop, which opens no connection: it tells to which address, and for which protocol."""
+    loop = asyncio.get_running_loop()
+
+    async def sock_connect(_: socket.socket, where: tuple[str, int]) -> None:
+        dialed(where[0])
+
+    async def create_connection(factory: Any, *, sock: socket.socket) -> None:
+        sock.close()
+        connected(factory())
+
+    monkeypatch.setattr(loop, "sock_connect", sock_connect)
+    monkeypatch.setattr(loop, "create_connection", create_connection)
+    return loop
 
 
 class Socketed(Wire):
@@ -59,19 +80,16 @@ class Remote:
         mute: tuple[str, ...] = (),
         dead: tuple[str, ...] = (),
     ) -> None:
-        loop = asyncio.get_running_loop()
-
         async def look_up(_: str) -> tuple[str, ...]:
             return addresses or ("192.0.2.1",)
 
-        async def sock_connect(_: socket.socket, where: tuple[str, int]) -> None:
-            self.tried.append(where[0])
-            if where[0] in dead:
+        def dialed(address: str) -> None:
+            self.tried.append(address)
+            if address in dead:
                 raise ConnectionRefusedError
 
-        async def create_connection(factory: Any, *, sock: socket.socket) -> None:
-            sock.close()
-            self.protocol = factory()
+        def connected(protocol: Any) -> None:
+            self.protocol = protocol
             self.wire = Socketed(self.protocol)
             self.wires.append(self.wire)
             self.protocol.connection_made(self.wire)
@@ -79,8 +97,7 @@ class Remote:
             if not self.mute:
                 self.shake()
 
-        monkeypatch.setattr(loop, "sock_connect", sock_connect)
-        monkeypatch.setattr(loop, "create_connection", create_connection)
+        loop = by_hand(monkeypatch, dialed, connected)
         self.tried: list[str] = []
         self.wires: list[Socketed] = []
         self.mute = True
@@ -108,6 +125,10 @@ class Remote:
     def probe(self, timeout_s: float = 1.0) -> asyncio.Task[Outcome]:
         return asyncio.create_task(Prober(self.questions).live(timeout_s))
 
+    def answer(self) -> None:
+        self.server.app.transport.write(ANSWER)
+        self.deliver()
+
     async def asked(self) -> None:
         """The question has come."""
         while not self.server.app.got:
@@ -127,8 +148,7 @@ async def test_changes_of_keys_before_an_answer_are_taken_by_turns(
     probe = remote.probe(20.0)
     await remote.asked()
     forger = Forger(tmp_path / "keys", TICKETS, "SERVER")
-    updates = b"".join(forger.key_update(asks=False) for _ in range(500))
-    remote.protocol.data_received(updates + forger.data(ANSWER))
+    remote.protocol.data_received(forger.key_updates(500) + forger.data(ANSWER))
     assert remote.wire.paused
     assert (await probe).passed
 
@@ -171,8 +191,7 @@ async def test_a_slow_handshake_has_its_time_beside_a_dead_address(
         remote.shake()
         remote.mute = False
         await remote.asked()
-        remote.server.app.transport.write(ANSWER)
-        remote.deliver()
+        remote.answer()
         assert (await probe).passed
         remote.questions.hang_up()
 
@@ -186,8 +205,7 @@ async def test_an_address_without_a_handshake_leaves_time_to_the_next(
     remote = Remote(monkeypatch, client_context(), *addresses, mute=addresses[:1])
     probe = remote.probe()
     await remote.asked()
-    remote.server.app.transport.write(ANSWER)
-    remote.deliver()
+    remote.answer()
     assert (await probe).passed
     assert remote.tried == [*addresses]
     assert remote.wires[0].aborted
@@ -209,19 +227,12 @@ class Link:
     """A client of a backend without TLS, and the connections that it has opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        loop = asyncio.get_running_loop()
-
-        async def sock_connect(_: socket.socket, where: tuple[str, int]) -> None:
-            pass
-
-        async def create_connection(factory: Any, *, sock: socket.socket) -> None:
-            sock.close()
-            self.protocols.append(factory())
+        def connected(protocol: Any) -> None:
+            self.protocols.append(protocol)
             self.transports.append(BackendTransport())
-            self.protocols[-1].connection_made(self.transports[-1])
+            protocol.connection_made(self.transports[-1])
 
-        monkeypatch.setattr(loop, "sock_connect", sock_connect)
-        monkeypatch.setattr(loop, "create_connection", create_connection)
+        loop = by_hand(monkeypatch, lambda _: None, connected)
         self.transports: list[BackendTransport] = []
         self.protocols: list[Any] = []
         pool = ConnectionPool(loop, "http://192.0.2.1:8000/below", connect_timeout_s=1)
@@ -234,6 +245,13 @@ class Link:
         while sum(transport.sent.count(b"GET ") for transport in self.transports) == opened:
             await asyncio.sleep(0)
         return task
+
+    async def answered(self, *reads: bytes, limit_bytes: int = 100) -> Answer:
+        """Ask, and what was made of that answer."""
+        task = await self.ask(limit_bytes)
+        for data in reads:
+            await self.reads(data)
+        return await task
 
     async def reads(self, data: bytes) -> None:
         if not self.transports[-1].closed:
@@ -270,11 +288,8 @@ async def test_an_answer_is_read_in_any_split(
     link: Link, raw: bytes, status: int, keeps: bool
 ) -> None:
     for cut in range(len(raw)):
-        task = await link.ask()
-        for part in (raw[:cut], raw[cut:]):
-            if part:
-                await link.reads(part)
-        assert await task == Answer(status, b"" if status == 204 else b"hello")
+        answer = await link.answered(*filter(None, (raw[:cut], raw[cut:])))
+        assert answer == Answer(status, b"" if status == 204 else b"hello")
         assert link.transports[-1].aborted is not keeps
     assert len(link.transports) == (1 if keeps else len(raw))
 
@@ -313,9 +328,7 @@ async def test_an_answer_that_is_cut_is_none(
     ],
 )
 async def test_what_is_no_answer_is_given_up(link: Link, raw: bytes) -> None:
-    task = await link.ask()
-    await link.reads(raw)
-    assert (await task).reason == "unreachable"
+    assert (await link.answered(raw)).reason == "unreachable"
     assert link.transports[0].aborted
 
 
@@ -351,13 +364,9 @@ async def test_what_has_no_end_is_given_up(link: Link, kind: str, read_bytes: in
 
 async def test_a_body_is_taken_up_to_its_limit(link: Link) -> None:
     for part in (LENGTH, LENGTH[:-1]):
-        task = await link.ask(limit_bytes=3)
-        await link.reads(part)
-        assert await task == Answer(200, b"hel", whole=False)
+        assert await link.answered(part, limit_bytes=3) == Answer(200, b"hel", whole=False)
         assert link.transports[-1].aborted
-    task = await link.ask(limit_bytes=5)
-    await link.reads(LENGTH)
-    assert await task == Answer(200, b"hello")
+    assert await link.answered(LENGTH, limit_bytes=5) == Answer(200, b"hello")
 
 
 async def test_whoever_gives_up_hears_no_late_answer(link: Link) -> None:
@@ -372,21 +381,15 @@ async def test_whoever_gives_up_hears_no_late_answer(link: Link) -> None:
 
 
 async def test_what_nobody_asked_for_ends_the_connection(link: Link) -> None:
-    task = await link.ask()
-    await link.reads(LENGTH + LENGTH * 5_000)
-    assert await task == Answer(200, b"hello")
+    assert await link.answered(LENGTH + LENGTH * 5_000) == Answer(200, b"hello")
     assert link.transports[0].aborted
-    task = await link.ask()
-    await link.reads(LENGTH)
-    await task
+    await link.answered(LENGTH)
     await link.reads(LENGTH)
     assert link.transports[1].aborted
 
 
 async def test_a_kept_connection_that_closes_says_nothing_of_the_backend(link: Link) -> None:
-    task = await link.ask()
-    await link.reads(LENGTH)
-    await task
+    await link.answered(LENGTH)
     task = await link.ask()
     link.protocols[0].connection_lost(None)
     while len(link.transports) < 2:
@@ -397,9 +400,7 @@ async def test_a_kept_connection_that_closes_says_nothing_of_the_backend(link: L
 
 async def test_a_line_ends_without_waiting_for_what_is_unsent(link: Link) -> None:
     """A backend that takes nothing would keep a descriptor for each probe."""
-    task = await link.ask()
-    await link.reads(LENGTH)
-    await task
+    await link.answered(LENGTH)
     link.questions.hang_up()
     assert link.transports[0].aborted
 
@@ -416,9 +417,7 @@ async def test_what_was_answered_is_let_go_with_its_connection(link: Link) -> No
     gc.collect()
     gc.disable()
     try:
-        task = await link.ask()
-        await link.reads(LENGTH)
-        assert (await task).status == 200
+        assert (await link.answered(LENGTH)).status == 200
         link.questions.hang_up()
         link.protocols[0].connection_lost(None)
         link.protocols.clear()

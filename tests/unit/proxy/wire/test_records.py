@@ -465,13 +465,12 @@ async def test_who_gives_way_before_its_handshake_is_cut() -> None:
 async def test_what_is_shown_and_not_finished_counts_for_more(tmp_path: Path) -> None:
     """Hellos alone cost nobody anything."""
     reads = reads_of(Turns())
-    loop = asyncio.get_running_loop()
     shows = client_context(client_certificate(tmp_path, "one.example", "x" * 60 + ".example"))
     asking = server_context("localhost", "asking")
     asking.verify_mode = ssl.CERT_REQUIRED
     authority().configure_trust(asking)
     server = End(asking, reads=reads, proven=False)
-    server.tls._parties = ClientHandshakes(loop)
+    server.tls._parties = ClientHandshakes(asyncio.get_running_loop())
     server.tls._certificate = ClientCertificate(b"ours")
     server.tls._limit_bytes = SHOWN_BYTES_MAX
     client = End(shows, "localhost", reads=reads)

@@ -19,7 +19,7 @@ from penstock.proxy.wire.certificates import Certificates
 from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.tls import READ_BYTES
-from tests.certificates import authority, client_context, server_context
+from tests.certificates import client_context, server_context
 from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.tls_ends import HANDSHAKE_S, End, Wire, connect, deliver, shaken
 
@@ -165,18 +165,13 @@ async def test_a_handshake_that_takes_too_long_is_ended() -> None:
     assert isinstance(server.app.lost[0], TimeoutError)
 
 
-def test_the_authority_is_the_tests_own() -> None:
-    assert b"BEGIN CERTIFICATE" in authority().cert_pem.bytes()
-
-
 # A server's handshakes by turns ----------------------------------------------------------------
 
 
 def by_turns(count: int) -> tuple[Turns, list[End], list[End]]:
     """Servers with one rota, and their clients, which have said hello."""
     turns = Turns()
-    loop: Any = turns
-    rota = Scheduler(loop, 0.0)
+    rota = Scheduler(turns.loop, 0.0)
     servers = [End(server_context(), rota=rota) for _ in range(count)]
     clients = [End(client_context(), "localhost") for _ in range(count)]
     for client, server in zip(clients, servers, strict=True):
@@ -289,8 +284,8 @@ async def test_handshakes_of_many_strangers_delay_no_body() -> None:
 
 async def test_a_hello_is_no_longer_than_it_need_be() -> None:
     """OpenSSL compares each of a client's keys with each of its groups."""
-    turns: Any = Turns()
-    server = End(server_context(), rota=Scheduler(turns, 0.0))
+    turns = Turns()
+    server = End(server_context(), rota=Scheduler(turns.loop, 0.0))
     server.tls.connection_made(server.wire)
     server.tls.data_received(b"\x16\x03\x01\x3f\xff" + b"x" * 0x3FFF)
     turns.run()
