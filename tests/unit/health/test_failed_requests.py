@@ -15,13 +15,11 @@ from tests.unit.health.watched import FAILING, HUNG, TIMEOUT, Scene
 ONE_OR_MANY = pytest.mark.parametrize("client", ["", "10.0.0.1"], ids=["many", "one"])
 
 
-async def fail_in_a_row(scene: Scene, *, alone: bool) -> None:
+async def fail_in_a_row(scene: Scene, *, alone: bool, tokens: int = 0) -> None:
     """Enough to eject it: where one client met them, by a deep probe that fails too."""
     if alone:
         scene.ask.deep_is = FAILING
-    for _ in range(REQUESTS_FALL):
-        scene.lease().fail(scene.now_s)
-        scene.watch.requests_failed()
+    scene.fail(REQUESTS_FALL, tokens)
     if alone:
         assert scene.backend.fit
         await scene.turn()
@@ -45,14 +43,14 @@ async def test_suspicion_never_takes_the_last_nor_more_than_half(client: str) ->
         assert scene.backend.state is state, (count, others_out)
 
 
-async def test_peers_that_are_drained_cannot_stand_in() -> None:
-    scene = Scene()
-    await scene.turn()
-    for peer in scene.peers[1:]:
-        peer.admin_state = AdminState.DRAIN
-    for _ in range(REQUESTS_FALL):
-        scene.lease().fail(scene.now_s)
-        scene.watch.requests_failed()
+@pytest.mark.parametrize("left", [False, True])
+async def test_peers_that_are_drained_or_left_cannot_stand_in(scene: Scene, left: bool) -> None:
+    if left:
+        scene.watch.reconfigure(scene.peers[:1], [], HealthSettings())
+    else:
+        for peer in scene.peers[1:]:
+            peer.admin_state = AdminState.DRAIN
+    scene.fail(REQUESTS_FALL)
     assert scene.backend.state is State.SUSPECT
 
 
@@ -65,28 +63,21 @@ async def test_a_run_of_failures_ends_with_the_ejection_that_it_led_to(client: s
     scene.ask.deep_is = Outcome()
     assert await scene.turn(2, step_s=20.0) is State.WARMING
     assert await scene.turn(step_s=40.0) is State.READY
-    scene.lease().fail(scene.now_s)
-    scene.watch.requests_failed()
+    scene.fail()
     assert await scene.turn() is State.READY
 
 
-async def test_an_answered_request_ends_a_run_of_failures() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_an_answered_request_ends_a_run_of_failures(scene: Scene) -> None:
     for _ in range(3):
-        for _ in range(REQUESTS_FALL - 1):
-            scene.lease().fail(scene.now_s)
-            scene.watch.requests_failed()
+        scene.fail(REQUESTS_FALL - 1)
         good = scene.lease()
         good.first_token(scene.now_s)
         good.complete(scene.now_s)
     assert scene.backend.state is State.READY
 
 
-async def test_a_deep_pass_brings_back_no_row_that_a_whole_answer_ended() -> None:
+async def test_a_deep_pass_brings_back_no_row_that_a_whole_answer_ended(scene: Scene) -> None:
     """It was no client's doing, so that the pass itself clears nothing."""
-    scene = Scene()
-    await scene.turn()
     scene.lease().fail(scene.now_s, cause=Cause.NO_REQUEST)
     scene.watch.requests_failed(Cause.CLIENT)  # another's, which asks for the probe
     good = scene.lease()
@@ -104,23 +95,11 @@ async def test_streams_that_all_break_after_their_first_token_are_a_run_of_failu
 ) -> None:
     scene = Scene(client=client)
     await scene.turn()
-    if client:
-        scene.ask.deep_is = FAILING
-    for _ in range(REQUESTS_FALL):
-        lease = scene.lease()
-        lease.first_token(scene.now_s)
-        lease.tokens(3)
-        assert lease.fail(scene.now_s)
-        scene.watch.requests_failed()
-    if client:
-        assert scene.backend.fit
-        await scene.turn()
+    await fail_in_a_row(scene, alone=bool(client), tokens=3)
     assert scene.backend.state is State.EJECTED
 
 
-async def test_answers_that_need_no_engine_prove_nothing_of_it() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_answers_that_need_no_engine_prove_nothing_of_it(scene: Scene) -> None:
     scene.ask.deep_is = HUNG
     scene.lease()
     while await scene.turn(step_s=2.0) is not State.EJECTED:
@@ -131,9 +110,7 @@ async def test_answers_that_need_no_engine_prove_nothing_of_it() -> None:
         assert scene.now_s < 1_030.0
 
 
-async def test_what_began_before_the_return_says_nothing_of_it() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_what_began_before_the_return_says_nothing_of_it(scene: Scene) -> None:
     old = [scene.lease() for _ in range(REQUESTS_FALL)]
     scene.now_s += 1.0
     scene.watch.certain("unreachable")
@@ -151,9 +128,7 @@ async def test_failing_requests_ask_for_a_deep_probe() -> None:
     scene = Scene(deep_interval_s=600.0)
     await scene.turn()
     for failures, asked in ((1, 0), (1, 1)):
-        for _ in range(failures):
-            scene.lease().fail(scene.now_s)
-        scene.watch.requests_failed()
+        scene.fail(failures)
         await scene.turn(step_s=0.5)
         assert scene.ask.deep_asked == asked
     assert scene.backend.state is State.READY  # it passed
@@ -168,9 +143,7 @@ async def test_where_no_probe_can_tell_one_client_ejects_nobody_who_works(works:
     stream = Lease(scene.backend, Ask("/v1/completions", client="victim"), scene.now_s)
     if works:
         stream.first_token(scene.now_s)
-    for _ in range(2 * REQUESTS_FALL):
-        scene.lease().fail(scene.now_s)
-        scene.watch.requests_failed()
+    scene.fail(2 * REQUESTS_FALL)
     for _ in range(4):  # they came all at once
         if works:
             stream.tokens(1)
@@ -178,22 +151,9 @@ async def test_where_no_probe_can_tell_one_client_ejects_nobody_who_works(works:
     assert (scene.backend.state is State.EJECTED) is not works
 
 
-async def test_peers_that_left_the_pool_cannot_stand_in() -> None:
-    scene = Scene()
-    await scene.turn()
-    scene.watch.reconfigure(scene.peers[:1], [], HealthSettings())
-    for _ in range(REQUESTS_FALL):
-        scene.lease().fail(scene.now_s)
-        scene.watch.requests_failed()
-    assert scene.backend.state is State.SUSPECT
-
-
-async def test_a_failed_probe_between_them_does_not_end_a_run_of_failures() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_failed_probe_between_them_does_not_end_a_run_of_failures(scene: Scene) -> None:
     for number in range(REQUESTS_FALL):
-        scene.lease().fail(scene.now_s)
-        scene.watch.requests_failed()
+        scene.fail()
         scene.ask.live_is = TIMEOUT if number % 2 else Outcome()
         await scene.turn()
     assert scene.backend.state is State.EJECTED

@@ -12,6 +12,7 @@ from penstock.health.client import Client
 from penstock.health.gpus import Exporter, Gpus, read_gpus
 from penstock.health.scrape import SERIES_MAX, TooLarge
 from penstock.proxy.wire.questions import Answer
+from tests.unit.health.told import Told
 
 DCGM = b"""\
 # HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
@@ -62,28 +63,16 @@ class AtOnce(Random):
         return 0.0
 
 
-class Refusing:
+class Refusing(Told):
     """Nobody listens there."""
 
     tls: object = None
 
     def __init__(self) -> None:
-        self.dials = 0
+        super().__init__(Answer(reason="unreachable", certain=True))
 
     def questions(self, authorization: bytes | None = None) -> Client:
         return self
-
-    async def get(self, path: bytes, timeout_s: float, limit_bytes: int = 0) -> Answer:
-        self.dials += 1
-        return Answer(reason="unreachable", certain=True)
-
-    async def post(
-        self, path: bytes, body: bytes, timeout_s: float, fields: bytes = b"", limit_bytes: int = 0
-    ) -> Answer:
-        raise NotImplementedError
-
-    def hang_up(self) -> None:
-        pass
 
 
 async def test_an_exporter_that_never_answers_is_told_once(
@@ -94,7 +83,7 @@ async def test_an_exporter_that_never_answers_is_told_once(
     gpus = Gpus(AtOnce(), rest_s=lambda exporters: 0.0)
     gpus.use({backend: Exporter("http://192.0.2.1:9400/metrics", nobody, 1.0)})
     async with asyncio.timeout(5):
-        while nobody.dials < 3:
+        while len(nobody.asked) < 3:
             await asyncio.sleep(0)
     (line,) = [each.getMessage() for each in caplog.records if each.name == "penstock.health.gpus"]
     assert line == "GPU metrics cannot be read name=gpu-0 reason=unreachable"

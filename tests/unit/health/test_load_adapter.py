@@ -1,42 +1,15 @@
 """What became of a load: the backend's own list says it."""
 
-import orjson
 import pytest
 
 from penstock.health.probes import Prober
-from penstock.proxy.wire.questions import BODY_BYTES_MAX, Answer
+from penstock.proxy.wire.questions import Answer
+from tests.unit.health.told import Told
 
 BASE = b'{"data":[{"id":"base","max_model_len":4096}]}'
 BOTH = b'{"data":[{"id":"base","max_model_len":4096},{"id":"sql","max_model_len":null}]}'
 REFUSED = b'{"error":{"message":"no","type":"NotFoundError","code":404}}'
 NO_ENDPOINT = b'{"detail":"Not Found"}'
-
-
-class Engine:
-    """Answers a load as told, and then with this list."""
-
-    def __init__(self, answer: Answer, listed: Answer) -> None:
-        self._answer = answer
-        self._listed = listed
-        self.asked: list[object] = []
-
-    async def post(
-        self,
-        path: bytes,
-        body: bytes,
-        timeout_s: float,
-        fields: bytes = b"",
-        limit_bytes: int = BODY_BYTES_MAX,
-    ) -> Answer:
-        self.asked.append((path, orjson.loads(body)))
-        return self._answer
-
-    async def get(self, path: bytes, timeout_s: float, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
-        self.asked.append(path)
-        return self._listed
-
-    def hang_up(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -57,7 +30,7 @@ class Engine:
     ],
 )
 async def test_how_a_load_ends(answer: Answer, listed: Answer, reason: str) -> None:
-    engine = Engine(answer, listed)
+    engine = Told(listed, answer)
     outcome = await Prober(engine, keyed=True).load_adapter("sql", "/adapters/sql", 1.0, 1.0)
     assert outcome.reason == reason
     wanted = b"/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": "/adapters/sql"}

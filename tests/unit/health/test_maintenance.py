@@ -9,9 +9,7 @@ from penstock.health.probes import Outcome, Task
 from tests.unit.health.watched import REFUSED, Scene
 
 
-async def test_a_backend_in_maintenance_is_left_alone() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_backend_in_maintenance_is_left_alone(scene: Scene) -> None:
     scene.backend.admin_state = AdminState.MAINT
     scene.ask.live_is = REFUSED
     assert await scene.turn(5, step_s=2.0) is State.READY
@@ -60,9 +58,7 @@ async def test_maintenance_pardons_what_requests_told_of_it() -> None:
     assert not charge_refusal(scene.lease(client="c").backend, "c", scene.peers[1:], scene.now_s)
 
 
-async def test_maintenance_pardons_ejections() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_maintenance_pardons_ejections(scene: Scene) -> None:
     for _ in range(3):
         scene.watch.certain("unreachable")
     assert scene.backend.state is State.EJECTED

@@ -19,40 +19,21 @@ from penstock.health.watch import Watch
 from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, NoPorts
 from penstock.proxy.wire.host import Names, has_way
 from penstock.proxy.wire.pool import ConnectionPool, NoDescriptors
-from penstock.proxy.wire.questions import BODY_BYTES_MAX, Answer
+from penstock.proxy.wire.questions import Answer
+from tests.unit.health.told import Told
+from tests.unit.proxy.wire.dialing import by_hand
 
 MIB = 1_048_576
 SERIES = b"vllm:num_requests_running{} 1\n"
-CARDS = {
+TOO_LARGE = Answer(reason="too_large")
+CARDS: dict[str, bytes | Answer] = {
+    "an answer without end": TOO_LARGE,
+    "blanks without end": b'{"data":[{"id":"m"}]}' + b" " * MIB,
     "one card": b'{"data":[{"id":"m","x":[' + b"[]," * 20_000 + b"0]}]}",
     "lists in a card": b'{"data":[{"id":"m","x":[' + b"[]," * 340_000 + b"0]}]}",
     "cards": b'{"data":[' + b"{}," * 340_000 + b"{}]}",
     "a text": b'{"data":[{"id":"' + b"m" * MIB + b'"}]}',
 }
-
-
-class Told:
-    """Whatever is asked, this is the answer, cut where a connection would cut it."""
-
-    def __init__(self, answer: bytes | Answer) -> None:
-        self._answer = answer
-
-    async def get(self, path: bytes, timeout_s: float, limit_bytes: int = BODY_BYTES_MAX) -> Answer:
-        if isinstance(self._answer, Answer):
-            return self._answer
-        body = self._answer
-        return Answer(200, body[:limit_bytes], whole=len(body) <= limit_bytes)
-
-    async def post(
-        self, path: bytes, body: bytes, timeout_s: float, fields: bytes = b"", limit_bytes: int = 0
-    ) -> Answer:
-        raise NotImplementedError
-
-    def hang_up(self) -> None:
-        pass
-
-
-TOO_LARGE = Answer(reason="too_large")
 
 
 async def ready(answer: bytes | Answer) -> str:
@@ -62,11 +43,6 @@ async def ready(answer: bytes | Answer) -> str:
 @pytest.mark.parametrize("kind", CARDS)
 async def test_a_list_of_models_that_is_too_large_is_told(kind: str) -> None:
     assert await ready(CARDS[kind]) == "too_large"
-
-
-async def test_an_answer_without_end_is_told() -> None:
-    assert await ready(TOO_LARGE) == "too_large"
-    assert await ready(b'{"data":[{"id":"m"}]}' + b" " * MIB) == "too_large"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +121,12 @@ async def test_more_series_than_a_server_has_are_not_read() -> None:
         await read_report(SERIES.replace(b"1", b"x") * (SERIES_MAX + 1), 0.0, 0)
 
 
+def watched() -> tuple[Backend, Watch]:
+    backend = Backend("b0", "http://b0")
+    backend.state = State.READY
+    return backend, Watch(backend, [backend], (), HealthSettings(), Random(1))
+
+
 @pytest.mark.parametrize(
     "answer",
     [SERIES * (METRICS_BYTES_MAX // 30), SERIES + b"#" * METRICS_BYTES_MAX, TOO_LARGE],
@@ -152,9 +134,7 @@ async def test_more_series_than_a_server_has_are_not_read() -> None:
 async def test_metrics_that_are_too_large_are_told_once(
     answer: bytes | Answer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = Backend("b0", "http://b0")
-    backend.state = State.READY
-    watch = Watch(backend, [backend], (), HealthSettings(), Random(1))
+    backend, watch = watched()
     for _ in range(3):
         await monitor._read_report(Told(answer), backend, watch, 1.0, lambda: 0.0)
     assert backend.report is None
@@ -167,9 +147,7 @@ async def test_metrics_that_are_too_large_are_told_once(
 async def test_metrics_that_are_read_again_are_no_longer_told_as_too_large(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    backend = Backend("b0", "http://b0")
-    backend.state = State.READY
-    watch = Watch(backend, [backend], (), HealthSettings(), Random(1))
+    backend, watch = watched()
     for times in (1, 2):
         await monitor._read_report(Told(TOO_LARGE), backend, watch, 1.0)
         await monitor._read_report(Told(Answer(reason="unreachable")), backend, watch, 1.0)
@@ -243,22 +221,16 @@ class Dials:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *, way: bool = False, **errors: OSError | None
     ) -> None:
-        loop = asyncio.get_running_loop()
-
         async def look_up(_: str) -> list[str]:
             return list(errors)
 
-        async def connect(_: socket.socket, where: tuple[str, int]) -> None:
-            self.tried.append(where[0])
-            error = errors[where[0]]
+        def dialed(address: str) -> None:
+            self.tried.append(address)
+            error = errors[address]
             if error is not None:
                 raise error
 
-        async def open_on(_: object, *, sock: socket.socket) -> None:
-            sock.close()
-
-        monkeypatch.setattr(loop, "sock_connect", connect)
-        monkeypatch.setattr(loop, "create_connection", open_on)
+        loop = by_hand(monkeypatch, dialed)
         self.tried: list[str] = []
         self.pool = ConnectionPool(
             loop, "http://b0:8000", connect_timeout_s=1, names=Names(look_up, has_way=lambda _: way)

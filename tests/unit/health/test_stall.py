@@ -5,9 +5,7 @@ from penstock.health.stall import STALL_S
 from tests.unit.health.watched import HUNG, Scene
 
 
-async def test_requests_without_progress_bring_the_deep_probe_forward() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_requests_without_progress_bring_the_deep_probe_forward(scene: Scene) -> None:
     lease = scene.lease()
     lease.first_token(scene.now_s)
     await scene.turn()
@@ -30,9 +28,7 @@ async def test_a_long_prefill_is_no_stall() -> None:
     assert scene.ask.deep_timeout_s == 4.0
 
 
-async def test_a_deep_probe_waits_for_what_is_left_of_the_prompt_at_work() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_deep_probe_waits_for_what_is_left_of_the_prompt_at_work(scene: Scene) -> None:
     scene.now_s += 10.0
     await scene.turn()
     scene.ask.deep_asked = 0
@@ -43,9 +39,7 @@ async def test_a_deep_probe_waits_for_what_is_left_of_the_prompt_at_work() -> No
     assert 0.0 <= scene.ask.deep_timeout_s - 4.0 <= 8.0
 
 
-async def test_prompts_that_pile_up_at_a_zombie_buy_it_no_time() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_prompts_that_pile_up_at_a_zombie_buy_it_no_time(scene: Scene) -> None:
     scene.ask.deep_is = HUNG
     began_s = scene.now_s
 
@@ -60,9 +54,7 @@ async def test_prompts_that_pile_up_at_a_zombie_buy_it_no_time() -> None:
     assert scene.backend.reason == "hung"
 
 
-async def test_progress_during_a_deep_probe_forgives_it() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_progress_during_a_deep_probe_forgives_it(scene: Scene) -> None:
     lease = scene.lease()
     lease.first_token(scene.now_s)
     await scene.turn()
@@ -72,9 +64,7 @@ async def test_progress_during_a_deep_probe_forgives_it() -> None:
     assert scene.ask.deep_asked >= 4
 
 
-async def test_streams_that_progress_spare_the_deep_probe() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_streams_that_progress_spare_the_deep_probe(scene: Scene) -> None:
     lease = scene.lease()
     for _ in range(50):
         lease.tokens(1)

@@ -24,9 +24,7 @@ async def test_a_pools_own_models_must_be_served() -> None:
     assert await scene.turn() is State.READY
 
 
-async def test_a_stopped_server_is_out_after_fall_probes() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_stopped_server_is_out_after_fall_probes(scene: Scene) -> None:
     scene.ask.live_is = TIMEOUT
     assert await scene.turn(2) is State.SUSPECT
     assert scene.backend.fit
@@ -34,9 +32,7 @@ async def test_a_stopped_server_is_out_after_fall_probes() -> None:
     assert not scene.backend.doubted
 
 
-async def test_a_timeout_while_streams_progress_is_load() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_timeout_while_streams_progress_is_load(scene: Scene) -> None:
     lease = scene.lease()
     lease.first_token(scene.now_s)
     scene.ask.live_is = TIMEOUT
@@ -55,9 +51,7 @@ async def test_a_refusal_that_a_request_met_is_certain() -> None:
     assert not scene.backend.doubted
 
 
-async def test_a_zombie_is_found_by_deep_probes() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_zombie_is_found_by_deep_probes(scene: Scene) -> None:
     scene.ask.deep_is = HUNG
     turns = 0
     while await scene.turn(step_s=2.0) is not State.EJECTED:
@@ -68,16 +62,12 @@ async def test_a_zombie_is_found_by_deep_probes() -> None:
     assert scene.ask.deep_asked == 2
 
 
-async def test_a_busy_answer_to_a_deep_probe_says_nothing() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_busy_answer_to_a_deep_probe_says_nothing(scene: Scene) -> None:
     scene.ask.deep_is = Outcome("status_503", busy=True)
     assert await scene.turn(20, step_s=10.0) is State.READY
 
 
-async def test_a_draining_server_is_out_at_once_and_not_back_by_its_health() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_draining_server_is_out_at_once_and_not_back_by_its_health(scene: Scene) -> None:
     scene.watch.certain("draining")
     scene.ask.deep_is = Outcome("draining", certain=True)
     assert await scene.turn(30, step_s=2.0) is State.EJECTED
@@ -86,9 +76,7 @@ async def test_a_draining_server_is_out_at_once_and_not_back_by_its_health() -> 
     assert await scene.turn(2) is State.WARMING
 
 
-async def test_an_engine_that_sleeps_is_not_asked_for_work() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_an_engine_that_sleeps_is_not_asked_for_work(scene: Scene) -> None:
     scene.backend.report = EngineReport(at_s=scene.now_s, awake=False)
     scene.watch.certain("asleep")
     assert await scene.turn(4) is State.EJECTED
@@ -98,9 +86,7 @@ async def test_an_engine_that_sleeps_is_not_asked_for_work() -> None:
     assert await scene.turn() is State.WARMING
 
 
-async def test_back_through_a_deep_pass_then_slow_start() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_back_through_a_deep_pass_then_slow_start(scene: Scene) -> None:
     scene.watch.certain("unreachable")
     assert await scene.turn() is State.EJECTED
     assert await scene.turn() is State.WARMING
@@ -111,18 +97,14 @@ async def test_back_through_a_deep_pass_then_slow_start() -> None:
     assert scene.backend.slow_start is None
 
 
-async def test_a_busy_answer_lets_it_back() -> None:
+async def test_a_busy_answer_lets_it_back(scene: Scene) -> None:
     """A key that we do not have, a queue that others fill: it works, and slow start bounds it."""
-    scene = Scene()
-    await scene.turn()
     scene.watch.certain("unreachable")
     scene.ask.deep_is = Outcome("status_401", busy=True)
     assert await scene.turn(2) is State.WARMING
 
 
-async def test_a_busy_backend_is_asked_no_sooner() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_a_busy_backend_is_asked_no_sooner(scene: Scene) -> None:
     scene.ask.deep_is = Outcome("status_503", busy=True)
     await scene.turn(20, step_s=2.0)
     assert 3 <= scene.ask.deep_asked <= 5
@@ -139,9 +121,7 @@ async def test_a_task_without_a_probe_is_known_by_its_requests() -> None:
     assert scene.backend.reason == "hung"
 
 
-async def test_another_kind_of_server_may_come_back() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_another_kind_of_server_may_come_back(scene: Scene) -> None:
     await scene.turn(12, step_s=2.0)
     scene.watch.certain("unreachable")
     await scene.turn(2)
@@ -187,12 +167,8 @@ async def test_one_probe_that_is_late_ends_no_probation() -> None:
         assert await scene.turn() is State.EJECTED
 
 
-async def test_what_returns_is_forgiven() -> None:
-    scene = Scene()
-    await scene.turn()
-    for _ in range(REQUESTS_FALL):
-        scene.lease().fail(scene.now_s)
-    scene.watch.requests_failed()
+async def test_what_returns_is_forgiven(scene: Scene) -> None:
+    scene.fail(REQUESTS_FALL)
     assert scene.backend.state is State.EJECTED
     assert scene.backend.penalty.read(scene.now_s) > 20.0
     while await scene.turn(step_s=0.5) is State.EJECTED:
@@ -216,9 +192,9 @@ async def test_other_settings_begin_with_the_next_turn_and_forget_nothing() -> N
     assert scene.ask.deep_asked == deep_asked + 1
 
 
-async def test_one_of_many_without_requests_is_asked_rarely_and_with_them_at_once() -> None:
-    scene = Scene()
-    await scene.turn()
+async def test_one_of_many_without_requests_is_asked_rarely_and_with_them_at_once(
+    scene: Scene,
+) -> None:
     assert scene.watch.is_due()  # in a small fleet always
     scene.watch.pace.idle_s = 100.0
     await scene.turn(step_s=2.0)
@@ -238,10 +214,8 @@ async def test_one_of_many_without_requests_is_asked_rarely_and_with_them_at_onc
 
 
 async def test_what_we_lack_ourselves_accuses_no_backend(
-    caplog: pytest.LogCaptureFixture,
+    scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene = Scene()
-    await scene.turn()
     scene.ask.live_is = Outcome("EMFILE", own=True)
     assert await scene.turn(20, step_s=2.0) is State.READY
     assert caplog.text.count("backends cannot be asked") == 1

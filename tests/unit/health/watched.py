@@ -98,3 +98,13 @@ class Scene:
         client = client or self._client or f"10.0.0.{self._clients}"
         ask = Ask("/", prompt_tokens=tokens, stream=True, client=client)
         return Lease(self.backend, ask, self.now_s)
+
+    def fail(self, times: int = 1, tokens: int = 0) -> None:
+        """So many requests, one after the other, each of them after so many tokens."""
+        for _ in range(times):
+            lease = self.lease()
+            if tokens:
+                lease.first_token(self.now_s)
+                lease.tokens(tokens)
+            assert lease.fail(self.now_s)
+            self.watch.requests_failed()

@@ -2,9 +2,7 @@
 
 import asyncio
 import gc
-import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from penstock.proxy.wire.host import Names
 from penstock.proxy.wire.pool import ConnectionPool
 from penstock.proxy.wire.questions import Answer
 from tests.certificates import client_context, server_context
+from tests.unit.proxy.wire.dialing import by_hand
 from tests.unit.proxy.wire.forged_records import Forger
 from tests.unit.proxy.wire.test_connection import BackendTransport, Socket
 from tests.unit.proxy.wire.tls_ends import End, Wire
@@ -25,26 +24,6 @@ URL = "https://localhost:8000"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 # A server sends so many after its handshake.
 TICKETS = 2
-
-
-def by_hand(
-    monkeypatch: pytest.MonkeyPatch,
-    dialed: Callable[[str], None],
-    connected: Callable[[Any], None],
-) -> asyncio.AbstractEventLoop:
-    """The loop, which opens no connection: it tells to which address, and for which protocol."""
-    loop = asyncio.get_running_loop()
-
-    async def sock_connect(_: socket.socket, where: tuple[str, int]) -> None:
-        dialed(where[0])
-
-    async def create_connection(factory: Any, *, sock: socket.socket) -> None:
-        sock.close()
-        connected(factory())
-
-    monkeypatch.setattr(loop, "sock_connect", sock_connect)
-    monkeypatch.setattr(loop, "create_connection", create_connection)
-    return loop
 
 
 class Socketed(Wire):
