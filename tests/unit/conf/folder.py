@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conf.issues import ConfigError
+from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.load import Loaded, load
 
 FLEET = """\
@@ -29,8 +29,13 @@ class Folder:
         environ: Mapping[str, str] | None = None,
         flags: Mapping[str, object] | None = None,
     ) -> Loaded:
+        return load(self.write(text), environ or {}, flags or {})
+
+    def write(self, text: str) -> Path:
+        """As a file that nobody else may read."""
         self.file.write_text(text)
-        return load(self.file, environ or {}, flags or {})
+        self.file.chmod(0o600)
+        return self.file
 
     def issues(
         self,
@@ -41,4 +46,11 @@ class Folder:
         """The lines that are printed, without the folder."""
         with pytest.raises(ConfigError) as refused:
             self.load(text, environ, flags)
-        return [str(issue).replace(f"{self.path}/", "") for issue in refused.value.issues]
+        return [self.line(issue) for issue in refused.value.issues]
+
+    def warnings(self, text: str, environ: Mapping[str, str] | None = None) -> list[str]:
+        """The same of what is only doubted."""
+        return [self.line(each) for each in self.load(text, environ).warnings]
+
+    def line(self, issue: Issue) -> str:
+        return str(issue).replace(f"{self.path}/", "")

@@ -25,13 +25,7 @@ def tenants(*lines: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "a.example",
-        "GPU-7",
-        "_svc.a_b.example",
-        "spiffe://acme/research",
-        "https://a.example:1/?x=%41",
-    ],
+    ["a.example", "GPU-7", "_svc.a_b.example", "spiffe://acme/research", "https://a.example:1/?x=%41"],
 )
 def test_names_are_taken_as_they_are(folder: Folder, name: str) -> None:
     text = FLEET + ASKS + tenants(f'{{name: t, certificates: ["{name}"]}}')
@@ -41,19 +35,7 @@ def test_names_are_taken_as_they_are(folder: Folder, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "",
-        "*.example",
-        "a.*",
-        "10.0.0.1",
-        "::1",
-        "a@b.example",
-        "CN=a",
-        "a b",
-        "/a",
-        "a:1",
-        "spiffe://",
-    ],
+    ["", "a b", *["*.example", "a.*", "10.0.0.1", "::1", "a@b.example", "CN=a", "/a", "a:1", "spiffe://"]],
 )
 def test_what_is_no_name(folder: Folder, name: str) -> None:
     text = FLEET + ASKS + tenants(f'{{name: t, certificates: ["{name}"]}}')
@@ -62,15 +44,11 @@ def test_what_is_no_name(folder: Folder, name: str) -> None:
 
 
 def test_a_name_is_one_tenants(folder: Folder) -> None:
-    text = (
-        FLEET
-        + ASKS
-        + tenants(
-            "{name: one, certificates: [a.example, b.example]}",
-            "{name: two, certificates: [c.example, b.example]}",
-        )
+    two = tenants(
+        "{name: one, certificates: [a.example, b.example]}",
+        "{name: two, certificates: [c.example, b.example]}",
     )
-    assert folder.issues(text) == [
+    assert folder.issues(FLEET + ASKS + two) == [
         "conf.yaml:8: tenants[1].certificates[1]: 'b.example' is taken by"
         " tenants[0].certificates[1]; each name is for one tenant"
     ]
@@ -115,8 +93,8 @@ def test_names_of_files_start_at_the_configurations_folder(folder: Folder) -> No
 
 def test_what_does_nothing_and_who_may_read_the_key_is_doubted(folder: Folder) -> None:
     (folder.path / "k").chmod(0o644)
-    loaded = folder.load(FLEET.replace("chat", "chat\n    tls: {cert_file: c, key_file: k}"))
-    assert [str(each).replace(f"{folder.path}/", "") for each in loaded.warnings] == [
+    text = FLEET.replace("chat", "chat\n    tls: {cert_file: c, key_file: k}")
+    assert folder.warnings(text) == [
         'conf.yaml:3: pools[0].tls.key_file: "k": everybody on this machine may read it'
         " (mode 0644); chmod 600",
         "conf.yaml:3: pools[0].tls.cert_file: does nothing: no backend of this pool is https",
@@ -126,10 +104,9 @@ def test_what_does_nothing_and_who_may_read_the_key_is_doubted(folder: Folder) -
 def test_authorities_without_certificates_are_doubted(folder: Folder) -> None:
     key = "0123456789abcdef"
     keyed = f"{{name: k, keys: [{{key_sha256: {key * 4}}}]}}"
-    (told,) = folder.load(FLEET + ASKS + tenants(keyed)).warnings
-    assert str(told).replace(f"{folder.path}/", "") == (
+    assert folder.warnings(FLEET + ASKS + tenants(keyed)) == [
         "conf.yaml:5: listen.tls.client_ca_file: does little: no tenant has certificates, so each"
         " request still needs a key"
-    )
+    ]
     assert not folder.load(FLEET + ASKS).warnings
     assert not folder.load(FLEET + ASKS + tenants(keyed, "{name: c, certificates: [a]}")).warnings

@@ -20,11 +20,6 @@ def tenant(more: str = "") -> str:
     return KEY % ("0" * 64, more)
 
 
-def warned(folder: Folder, text: str) -> list[str]:
-    told = [issue.as_warning() for issue in folder.load(text).warnings]
-    return [each.replace(f"{folder.path}/", "") for each in told]
-
-
 def test_a_step_has_a_class_a_pressure_and_one_limit(folder: Folder) -> None:
     steps = folder.load(STEPS).settings.admission.degrade
     assert [(each.service_class, each.pressure) for each in steps] == [
@@ -79,17 +74,17 @@ routes:
 def test_a_step_that_falls_back_needs_a_route_with_a_fall_back_for_overload(folder: Folder) -> None:
     text = STEPS.replace("max_tokens: 512", "fall_back: true")
     for route in ("", ROUTE % "errors"):
-        (told,) = warned(folder, text + route)
-        assert told.startswith("conf.yaml:7: admission.degrade[0]: warning: does nothing: no route")
-    assert warned(folder, text + ROUTE % "overload") == []
+        (told,) = folder.warnings(text + route)
+        assert told.startswith("conf.yaml:7: admission.degrade[0]: does nothing: no route")
+    assert folder.warnings(text + ROUTE % "overload") == []
 
 
 def test_what_does_nothing_is_told(folder: Folder) -> None:
-    assert warned(folder, STEPS) == []
-    assert warned(folder, STEPS + tenant(", degrade: true")) == []
-    (told,) = warned(folder, STEPS + tenant())
+    assert folder.warnings(STEPS) == []
+    assert folder.warnings(STEPS + tenant(", degrade: true")) == []
+    (told,) = folder.warnings(STEPS + tenant())
     assert told.endswith("does nothing: no tenant has `degrade: true`")
-    (told,) = warned(folder, FLEET + tenant(", degrade: true"))
-    assert told.startswith("conf.yaml:5: tenants[0].degrade: warning: does nothing")
-    (told,) = warned(folder, STEPS + "  enabled: false\n")
+    (told,) = folder.warnings(FLEET + tenant(", degrade: true"))
+    assert told.startswith("conf.yaml:5: tenants[0].degrade: does nothing")
+    (told,) = folder.warnings(STEPS + "  enabled: false\n")
     assert told.endswith("does nothing while admission.enabled is false")

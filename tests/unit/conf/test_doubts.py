@@ -1,25 +1,12 @@
 """Warnings: what a valid configuration says and probably does not mean, each with its line."""
 
-from pathlib import Path
-
 import pytest
 
 from penstock.conf.load import load
 from penstock.proxy.commands.cli import main
+from tests.unit.conf.folder import Folder
 
 KEY = "0123456789abcdef0123456789abcdef"
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "conf.yaml"
-    path.write_text(text)
-    path.chmod(0o600)
-    return path
-
-
-def warned(folder: Path, text: str) -> list[str]:
-    warnings = load(written(folder, text), {"KEY": KEY}, {}).warnings
-    return [str(each).replace(f"{folder}/", "") for each in warnings]
 
 
 LOCAL = "listen: {host: 127.0.0.1}\n"
@@ -129,8 +116,8 @@ def fleet(*backends: str, pool: str = "") -> str:
         ),
     ],
 )
-def test_what_is_doubted(text: str, expected: str, tmp_path: Path) -> None:
-    assert warned(tmp_path, text) == [expected]
+def test_what_is_doubted(text: str, expected: str, folder: Folder) -> None:
+    assert folder.warnings(text) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +137,13 @@ def test_what_is_doubted(text: str, expected: str, tmp_path: Path) -> None:
         fleet("http://1a.example", "http://300.example"),
     ],
 )
-def test_what_may_be_meant_is_not_doubted(text: str, tmp_path: Path) -> None:
-    assert warned(tmp_path, text.replace("http://[", '"http://[').replace(":80}", ':80"}')) == []
+def test_what_may_be_meant_is_not_doubted(text: str, folder: Folder) -> None:
+    assert (
+        folder.warnings(
+            text.replace("http://[", '"http://[').replace(":80}", ':80"}'), {"KEY": KEY}
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,30 +155,30 @@ def test_what_may_be_meant_is_not_doubted(text: str, tmp_path: Path) -> None:
     ],
 )
 def test_models_that_nobody_can_ask_for_must_be_named(
-    more: str, doubted: bool, tmp_path: Path
+    more: str, doubted: bool, folder: Folder
 ) -> None:
     pool = ", ".join(["forward_authorization: client", more]).rstrip(", ")
-    told = warned(tmp_path, fleet("http://a", pool=pool.replace(", ", "\n    ")) + LOCAL)
+    told = folder.warnings(fleet("http://a", pool=pool.replace(", ", "\n    ")) + LOCAL)
     assert bool(told) is doubted
     assert all("name them in pools[].models" in each for each in told)
 
 
-def test_a_server_in_two_pools_of_the_same_models_counts_twice(tmp_path: Path) -> None:
+def test_a_server_in_two_pools_of_the_same_models_counts_twice(folder: Folder) -> None:
     text = (
         "pools:\n  - {name: p, backends: [{name: a, url: http://a}]}\n"
         "  - {name: q, models: [y], backends: [{name: b, url: http://a}]}\n"
     )
-    (told,) = warned(tmp_path, text)
+    (told,) = folder.warnings(text)
     assert told.startswith("conf.yaml:3: pools[1].backends[0].url: is the same server as pools[0]")
-    assert not warned(tmp_path, text.replace("http://a}]}\n  -", "http://a/below}]}\n  -"))
+    assert not folder.warnings(text.replace("http://a}]}\n  -", "http://a/below}]}\n  -"))
 
 
 @pytest.mark.parametrize(("mode", "doubted"), [(0o600, False), (0o640, False), (0o644, True)])
-def test_secrets_that_everybody_may_read(mode: int, doubted: bool, tmp_path: Path) -> None:
+def test_secrets_that_everybody_may_read(mode: int, doubted: bool, folder: Folder) -> None:
     for name in ("token", "key", "tenant", "tls.key"):
-        (tmp_path / name).write_text(KEY + name.replace(".", ""))
-        (tmp_path / name).chmod(mode)
-    (tmp_path / "tls.crt").write_text("public")
+        (folder.path / name).write_text(KEY + name.replace(".", ""))
+        (folder.path / name).chmod(mode)
+    (folder.path / "tls.crt").write_text("public")
     text = (
         fleet("http://a", pool="api_key_file: key")
         + "admin: {token_file: token}\ntenants: [{name: t, keys: [{key_file: tenant}]}]\n"
@@ -194,7 +186,7 @@ def test_secrets_that_everybody_may_read(mode: int, doubted: bool, tmp_path: Pat
     )
     says = "everybody on this machine may read it (mode 0644); chmod 600"
     assert (
-        warned(tmp_path, text)
+        folder.warnings(text)
         == [
             f'conf.yaml:3: pools[0].api_key_file: "key": {says}',
             f'conf.yaml:6: admin.token_file: "token": {says}',
@@ -205,28 +197,27 @@ def test_secrets_that_everybody_may_read(mode: int, doubted: bool, tmp_path: Pat
     )
 
 
-def test_secrets_in_a_configuration_that_everybody_may_read(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(KEY[::-1])
-    (tmp_path / "token").chmod(0o600)
+def test_secrets_in_a_configuration_that_everybody_may_read(folder: Folder) -> None:
+    (folder.path / "token").write_text(KEY[::-1])
+    (folder.path / "token").chmod(0o600)
     text = fleet("http://a", pool='api_key: "${KEY}"') + (
         "admin: {token_file: token}\n"
         "tenants:\n  - name: t\n    keys:\n"
         f'      - {{key: "{KEY[::2] * 2}"}}\n      - {{key_sha256: "{"a" * 64}"}}\n'
     )
-    path = written(tmp_path, text)
-    assert load(path, {"KEY": KEY}, {}).warnings == ()
-    path.chmod(0o644)
-    (told,) = load(path, {"KEY": KEY}, {}).warnings
-    assert str(told) == (
-        f"{path}:10: tenants[0].keys[0].key: stands in a file that everybody on this machine may"
+    assert folder.warnings(text, {"KEY": KEY}) == []
+    folder.file.chmod(0o644)
+    (told,) = load(folder.file, {"KEY": KEY}, {}).warnings
+    assert folder.line(told) == (
+        "conf.yaml:10: tenants[0].keys[0].key: stands in a file that everybody on this machine may"
         " read (mode 0644): write ${VAR}, or give key_file"
     )
 
 
-def test_no_warning_shows_a_key(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("hunter2")
+def test_no_warning_shows_a_key(folder: Folder) -> None:
+    (folder.path / "token").write_text("hunter2")
     text = fleet("http://a", pool="api_key: hunter3") + "admin: {token_file: token}\n"
-    told = "\n".join(warned(tmp_path, text))
+    told = "\n".join(folder.warnings(text))
     assert told.count("fewer than") == 2
     assert "hunter" not in told
 
@@ -247,11 +238,11 @@ WINDOW = (
 )
 
 
-def test_keys_that_earlier_versions_had_are_taken_with_a_warning(tmp_path: Path) -> None:
+def test_keys_that_earlier_versions_had_are_taken_with_a_warning(folder: Folder) -> None:
     keys = "admission:\n  default_class: batch\n  window_s: null\n  reserve: lots\n"
     text = fleet("http://a") + keys
-    assert warned(tmp_path, text) == [f"conf.yaml:8: {WINDOW}", f"conf.yaml:9: {RESERVE}"]
-    loaded = load(written(tmp_path, text), {}, {})
+    assert folder.warnings(text) == [f"conf.yaml:8: {WINDOW}", f"conf.yaml:9: {RESERVE}"]
+    loaded = folder.load(text)
     assert loaded.settings.admission.default_class == "batch"
     assert "admission.reserve" not in loaded.origins
 
@@ -268,8 +259,8 @@ def test_so_they_are_in_the_environment() -> None:
 # -- penstock check
 
 
-def test_check_warns_and_strict_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, fleet("http://300.1.2.3"))
+def test_check_warns_and_strict_refuses(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder.write(fleet("http://300.1.2.3"))
     says = "300.1.2.3 is neither an IP address nor a host name"
     assert main(["check", str(path)]) == 0
     told = capsys.readouterr()
@@ -280,10 +271,10 @@ def test_check_warns_and_strict_refuses(tmp_path: Path, capsys: pytest.CaptureFi
     assert (told.out, told.err) == ("", f"{path}:5: pools[0].backends[0].url: {says}\n")
 
 
-def test_check_reads_several_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_several_files(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in (("a", "x"), ("b", fleet("http://a")), ("c", fleet("ftp://a"))):
-        (tmp_path / name).write_text(text)
-    paths = [str(tmp_path / name) for name in ("a", "missing", "b", "c")]
+        (folder.path / name).write_text(text)
+    paths = [str(folder.path / name) for name in ("a", "missing", "b", "c")]
     assert main(["check", *paths]) == 2
     told = capsys.readouterr()
     assert told.out == f"{paths[2]}: ok\n"
@@ -295,10 +286,9 @@ def test_check_reads_several_files(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["check", paths[2], paths[2]]) == 0
 
 
-def test_no_error_hides_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_error_hides_another(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong type, ranges, what ties two keys together, and files that are missing."""
-    path = written(
-        tmp_path,
+    path = folder.write(
         "listen: {tls: {cert_file: no.crt, key_file: no.key}}\n"
         "admin: {port: x, host: 0.0.0.0}\n"
         "pools:\n"
@@ -332,13 +322,12 @@ def test_no_error_hides_another(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_missing_files_of_every_kind_are_told_in_one_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(
-        tmp_path,
+    path = folder.write(
         "listen: {tls: {cert_file: no.crt, key_file: no.key}}\n"
         "tokens: {estimator: tiktoken, file: no.tiktoken}\n"
-        + fleet("https://a", pool="tls: {ca_file: no.ca}"),
+        + fleet("https://a", pool="tls: {ca_file: no.ca}")
     )
     assert main(["check", str(path)]) == 2
     told = capsys.readouterr().err.splitlines()

@@ -180,7 +180,6 @@ def test_missing_and_odd_names_are_not_repeated_names(folder: Folder) -> None:
         ("listen: {port: http}", 'listen.port: must be a whole number, got "http"'),
         ("listen: {port: [1]}", "listen.port: must be a whole number, got a list"),
         ("listen: {host: 127}", "listen.host: must be text, got 127; put it in quotes"),
-        ("listen: {host: }", "listen.host: must be text, got null"),
         ("paths: GET /x", 'paths: must be a list, got "GET /x"; put it in [ ]'),
         ("paths: 1", "paths: must be a list, got 1"),
         ("health: 1", "health: must be a mapping of keys, got 1"),
@@ -227,7 +226,7 @@ def test_files_that_cannot_be_read_at_all(folder: Folder, content: bytes, expect
     with pytest.raises(ConfigError) as refused:
         load(folder.file, {}, {})
     (issue,) = refused.value.issues
-    assert str(issue).replace(f"{folder.path}/", "").startswith(expected)
+    assert folder.line(issue).startswith(expected)
 
 
 def test_a_byte_order_mark_is_no_error(folder: Folder) -> None:

@@ -16,9 +16,7 @@ routes:
 
 
 def warnings(folder: Folder, *routes: str) -> list[str]:
-    text = POOLS + "".join(f"  - {route}\n" for route in routes)
-    folder.file.touch(mode=0o600)
-    return [str(each).replace(f"{folder.path}/", "") for each in folder.load(text).warnings]
+    return folder.warnings(POOLS + "".join(f"  - {route}\n" for route in routes))
 
 
 def given(match: dict[str, object]) -> Conditions:

@@ -1,45 +1,19 @@
 """Secrets come from files, references or the environment, and no message shows one."""
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from penstock.conf.issues import ConfigError
-from penstock.conf.load import Loaded, load
 from penstock.proxy.reload.certificates import certificates_of
-
-FLEET = """\
-pools:
-  - name: chat
-    backends:
-      - {name: a, url: "http://a:1"}
-"""
+from tests.unit.conf.folder import FLEET, Folder
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-def loaded_from(folder: Path, text: str, environ: Mapping[str, str] | None = None) -> Loaded:
-    (folder / "conf.yaml").write_text(text)
-    return load(folder / "conf.yaml", environ or {}, {})
-
-
-def issues_of(folder: Path, text: str) -> list[str]:
-    """The lines that are printed, without the folder."""
-    with pytest.raises(ConfigError) as refused:
-        loaded_from(folder, text)
-    return [str(issue).replace(f"{folder}/", "") for issue in refused.value.issues]
-
-
-def test_secrets_come_from_files_beside_the_configuration(folder: Path) -> None:
-    (folder / "key").write_text("sk-1\n")
-    (folder / "token").write_bytes(b"t-1\r\n")
+def test_secrets_come_from_files_beside_the_configuration(folder: Folder) -> None:
+    (folder.path / "key").write_text("sk-1\n")
+    (folder.path / "token").write_bytes(b"t-1\r\n")
     text = FLEET.replace("chat", "chat\n    api_key_file: key") + "admin: {token_file: token}\n"
-    loaded = loaded_from(folder, text)
+    loaded = folder.load(text)
     pool, admin = loaded.settings.pools[0], loaded.settings.admin
     assert pool.api_key is not None
     assert pool.api_key.get_secret_value() == "sk-1"
@@ -49,13 +23,13 @@ def test_secrets_come_from_files_beside_the_configuration(folder: Path) -> None:
 
 
 def test_secret_files_outside_the_file_start_at_the_working_directory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = folder / "elsewhere"
+    elsewhere = folder.path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "token").write_text("t-1")
     monkeypatch.chdir(elsewhere)
-    admin = loaded_from(folder, FLEET, {"PENSTOCK_ADMIN__TOKEN_FILE": "token"}).settings.admin
+    admin = folder.load(FLEET, {"PENSTOCK_ADMIN__TOKEN_FILE": "token"}).settings.admin
     assert admin.token is not None
 
 
@@ -71,11 +45,11 @@ def test_secret_files_outside_the_file_start_at_the_working_directory(
     ],
 )
 def test_errors_of_a_secret_file_name_key_and_file(
-    folder: Path, content: bytes | None, expected: str
+    folder: Folder, content: bytes | None, expected: str
 ) -> None:
     if content is not None:
-        (folder / "key").write_bytes(content)
-    issues = issues_of(folder, FLEET.replace("chat", "chat\n    api_key_file: key"))
+        (folder.path / "key").write_bytes(content)
+    issues = folder.issues(FLEET.replace("chat", "chat\n    api_key_file: key"))
     assert issues == [f"conf.yaml:3: pools[0].api_key_file: {expected}"]
     assert "sk-" not in issues[0]
 
@@ -84,26 +58,26 @@ def test_errors_of_a_secret_file_name_key_and_file(
     ("name", "problem"),
     [("''", 'must not be empty, got ""'), ("5", "must be text, got 5; put it in quotes")],
 )
-def test_a_secret_file_needs_a_name(folder: Path, name: str, problem: str) -> None:
-    (issue,) = issues_of(folder, FLEET + f"admin: {{token_file: {name}}}\n")
+def test_a_secret_file_needs_a_name(folder: Folder, name: str, problem: str) -> None:
+    (issue,) = folder.issues(FLEET + f"admin: {{token_file: {name}}}\n")
     assert issue == f"conf.yaml:5: admin.token_file: {problem}"
 
 
-def test_a_secret_file_that_is_a_folder(folder: Path) -> None:
-    (issue,) = issues_of(folder, FLEET + "admin: {token_file: .}\n")
+def test_a_secret_file_that_is_a_folder(folder: Folder) -> None:
+    (issue,) = folder.issues(FLEET + "admin: {token_file: .}\n")
     assert issue == 'conf.yaml:5: admin.token_file: "." cannot be read: Is a directory'
 
 
-def test_a_secret_and_its_file_exclude_each_other(folder: Path) -> None:
+def test_a_secret_and_its_file_exclude_each_other(folder: Folder) -> None:
     text = FLEET + "admin: {token_file: f, token: hunter2}\n"
-    assert issues_of(folder, text) == [
+    assert folder.issues(text) == [
         "conf.yaml:5: admin.token_file: give either token or token_file, not both"
     ]
 
 
-def test_secrets_may_stand_in_the_file_as_references(folder: Path) -> None:
+def test_secrets_may_stand_in_the_file_as_references(folder: Folder) -> None:
     text = FLEET.replace("chat", "chat\n    api_key: ${KEY}")
-    pool = loaded_from(folder, text, {"KEY": "sk-1"}).settings.pools[0]
+    pool = folder.load(text, {"KEY": "sk-1"}).settings.pools[0]
     assert pool.api_key is not None
     assert pool.api_key.get_secret_value() == "sk-1"
 
@@ -113,22 +87,22 @@ def test_secrets_may_stand_in_the_file_as_references(folder: Path) -> None:
     ["{token: 271828}", "{token: [hunter2]}", "{token: 'hunter2 '}", "hunter2", "[hunter2]",
      "{tokne: hunter2}", "{token: {a: hunter2}}", "{token: true}", '{token: "hunter2\\n"}'],
 )  # fmt: skip
-def test_no_error_shows_a_secret(folder: Path, admin: str) -> None:
-    text = "\n".join(issues_of(folder, FLEET + f"admin: {admin}\n"))
+def test_no_error_shows_a_secret(folder: Folder, admin: str) -> None:
+    text = "\n".join(folder.issues(FLEET + f"admin: {admin}\n"))
     assert "admin" in text
     assert "hunter2" not in text
     assert "271828" not in text
 
 
 @pytest.mark.parametrize("file", ["key_file", "cert_file"])
-def test_a_pipe_that_nobody_writes_to_is_refused_at_once(folder: Path, file: str) -> None:
-    os.mkfifo(folder / "pipe")
-    (folder / "key").write_text("k" * 20)
+def test_a_pipe_that_nobody_writes_to_is_refused_at_once(folder: Folder, file: str) -> None:
+    os.mkfifo(folder.path / "pipe")
+    (folder.path / "key").write_text("k" * 20)
     if file == "cert_file":
         text = FLEET + "listen: {tls: {cert_file: pipe, key_file: key}}\n"
         with pytest.raises(ConfigError) as refused:
-            certificates_of(loaded_from(folder, text), folder / "conf.yaml")
+            certificates_of(folder.load(text), folder.file)
         told = [str(issue) for issue in refused.value.issues]
     else:
-        told = issues_of(folder, FLEET.replace("chat", "chat\n    api_key_file: pipe"))
+        told = folder.issues(FLEET.replace("chat", "chat\n    api_key_file: pipe"))
     assert "cannot be read: it is not a regular file" in told[0]

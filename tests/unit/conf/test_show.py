@@ -1,13 +1,12 @@
 """The effective configuration, the schema and the examples agree with the settings."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
 from penstock import conf
@@ -99,41 +98,13 @@ def test_every_key_is_described() -> None:
             assert "description" in value or "$ref" in value, key
 
 
-def fits(value: object, rule: dict[str, Any], root: dict[str, Any]) -> bool:
-    """Check a value by the few keywords of JSON Schema that ours uses."""
-    if "$ref" in rule:
-        return fits(value, root["$defs"][rule["$ref"].rpartition("/")[2]], root)
-    if "anyOf" in rule:
-        return any(fits(value, option, root) for option in rule["anyOf"])
-    kinds: dict[str, Any] = {
-        "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
-        "integer": int, "number": int | float,
-    }  # fmt: skip
-    if not isinstance(value, kinds[rule["type"]]):
-        return False
-    if isinstance(value, dict):
-        properties = rule["properties"]
-        return set(rule.get("required", [])) <= set(value) <= set(properties) and all(
-            fits(item, properties[key], root) for key, item in value.items()
-        )
-    if isinstance(value, list):
-        return len(value) >= rule.get("minItems", 0) and all(
-            fits(item, rule["items"], root) for item in value
-        )
-    if isinstance(value, str):
-        return re.search(rule.get("pattern", ""), value) is not None and (
-            value in rule.get("enum", [value])
-        )
-    if isinstance(value, int | float):
-        return bool(rule.get("minimum", value) <= value <= rule.get("maximum", value))
-    return True
+def fits(value: object) -> bool:
+    return bool(Draft202012Validator(json.loads(schema())).is_valid(value))
 
 
 @pytest.mark.parametrize("name", ["minimal.yaml", "full.yaml"])
 def test_the_schema_takes_the_examples(name: str) -> None:
-    document = json.loads(schema())
-    tree = read((EXAMPLES / name).read_text(encoding="utf-8")).tree
-    assert fits(tree, document, document)
+    assert fits(read((EXAMPLES / name).read_text(encoding="utf-8")).tree)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +119,8 @@ def test_the_schema_takes_the_examples(name: str) -> None:
     ],
 )
 def test_the_schema_takes_references_but_no_slips(keys: dict[str, object], taken: bool) -> None:
-    document = json.loads(schema())
-    tree = {"pools": [{"name": "p", "backends": [{"name": "a", "url": "http://a"}]}], **keys}
-    assert fits(tree, document, document) is taken
+    pools = [{"name": "p", "backends": [{"name": "a", "url": "http://a"}]}]
+    assert fits({"pools": pools, **keys}) is taken
 
 
 # -- examples
