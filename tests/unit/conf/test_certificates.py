@@ -25,7 +25,13 @@ def tenants(*lines: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    ["a.example", "GPU-7", "_svc.a_b.example", "spiffe://acme/research", "https://a.example:1/?x=%41"],
+    [
+        "a.example",
+        "GPU-7",
+        "_svc.a_b.example",
+        "spiffe://acme/research",
+        "https://a.example:1/?x=%41",
+    ],
 )
 def test_names_are_taken_as_they_are(folder: Folder, name: str) -> None:
     text = FLEET + ASKS + tenants(f'{{name: t, certificates: ["{name}"]}}')
@@ -35,7 +41,11 @@ def test_names_are_taken_as_they_are(folder: Folder, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a b", *["*.example", "a.*", "10.0.0.1", "::1", "a@b.example", "CN=a", "/a", "a:1", "spiffe://"]],
+    [
+        "",
+        "a b",
+        *["*.example", "a.*", "10.0.0.1", "::1", "a@b.example", "CN=a", "/a", "a:1", "spiffe://"],
+    ],
 )
 def test_what_is_no_name(folder: Folder, name: str) -> None:
     text = FLEET + ASKS + tenants(f'{{name: t, certificates: ["{name}"]}}')

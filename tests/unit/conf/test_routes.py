@@ -69,15 +69,10 @@ TO = "to: [{pool: chat}]"
     [
         ("{name: r}", "[0]: give one of to and refuse"),
         ("{name: r, to: []}", "[0]: give one of to and refuse"),
-        (f"{{name: r, {TO}, refuse: No.}}", "[0]: give one of to and refuse"),
         ("{name: r, to: [{pool: chat, weight: 0}]}", "[0]: to: all weights are 0, so no pool"),
         ("{name: r, refuse: No., set: {headers: {a: b}}}", "[0]: refuse: its requests go nowhere"),
         ("{name: r, refuse: ' '}", "[0].refuse: must be one line of 1 to 256 characters"),
-        (f"{{name: r, {TO}, spill: true}}", "[0]: spill: there must be another pool in `to`"),
-        (
-            "{name: r, to: [{pool: chat, lora_path: /a}]}",
-            "[0].to[0]: lora_path: give `model`, too",
-        ),
+        ("{name: r, to: [{pool: chat, lora_path: /a}]}", "[0].to[0]: lora_path: give `model`, too"),
         (
             "{name: r, to: [{pool: chat, model: m, lora_path: '/a b'}]}",
             "[0].to[0].lora_path: must be 1 to 256",
@@ -86,107 +81,86 @@ TO = "to: [{pool: chat}]"
             "{name: r, to: [{pool: chat, model: m, lora_path: /a}, {pool: next}], spill: true}",
             "[0]: `spill` cannot be used with `lora_path`: the cost of a request is unknown where",
         ),
-        (f"{{name: a b, {TO}}}", "[0].name: must be 1 to 63 letters"),
+        ("{name: a b, to: [{pool: chat}]}", "[0].name: must be 1 to 63 letters"),
         ("{name: r, to: [{pool: chatt}]}", "[0].to[0].pool: there is no pool chatt: there"),
         ("{name: r, to: [{pool: chat, weight: -1}]}", "[0].to[0].weight: must be at least 0"),
         ("{name: r, to: [{pool: chat, weight: .nan}]}", "[0].to[0].weight: must be"),
         ("{name: r, to: [{pool: chat}, {pool: chat}]}", "[0].to[1]: is in this list twice"),
         (
-            f"{{name: r, {TO}, fallbacks: [{{pool: x}}]}}",
-            "[0].fallbacks[0].pool: there is no pool x: there are chat, next",
-        ),
-        (
-            f"{{name: r, {TO}, fallbacks: [{{pool: chat}}]}}",
-            "[0].fallbacks[0]: is the target itself",
-        ),
-        (
             "{name: r, to: [{pool: chat}, {pool: next, weight: 0}], fallbacks: [{pool: chat}]}",
             "[0].fallbacks[0]: is the target itself",
         ),
-        (
-            f"{{name: r, {TO}, fallbacks: [{{pool: next, on: [context]}}, {{pool: next}}]}}",
-            "[0].fallbacks[1]: is in this list twice",
-        ),
-        (
-            f"{{name: r, {TO}, fallbacks: [{{pool: next, on: [slow]}}]}}",
-            "[0].fallbacks[0].on[0]: must be one of 'no_backend', 'overload', 'context' or",
-        ),
-        (f"{{name: r, {TO}, fallbacks: [{'{pool: next}, ' * 5}]}}", "[0].fallbacks: must have at"),
-        (f"{{name: r, {TO}, mirror: {{pool: x, share: 1}}}}", "[0].mirror.pool: there is no pool"),
-        (f"{{name: r, {TO}, mirror: {{pool: chat, share: 1}}}}", "[0].mirror: is a target of this"),
-        (f"{{name: r, {TO}, mirror: {{pool: next, share: 0}}}}", "[0].mirror.share: must be above"),
-        (f"{{name: r, {TO}, mirror: {{pool: next}}}}", "[0].mirror.share: is required"),
-        (f"{{name: r, {TO}, sticky: ip}}", "[0].sticky: must be one of"),
-        (f"{{name: r, {TO}, match: {{model: []}}}}", "[0].match.model: must have at least 1 entry"),
-        (f"{{name: r, {TO}, match: {{model: 'a*b'}}}}", "[0].match.model[0]: must be 1 to 256"),
-        (f"{{name: r, {TO}, match: {{modle: a}}}}", "[0].match.modle: unknown key; did you mean"),
-        (f"{{name: r, {TO}, match: {{path: v1}}}}", "[0].match.path[0]: must be a path such as"),
-        (
-            f"{{name: r, {TO}, match: {{tenant: x}}}}",
-            "[0].match.tenant[0]: there is no tenant x: there are research",
-        ),
-        (
-            f"{{name: r, {TO}, match: {{class: [batch, fast]}}}}",
-            "[0].match.class[1]: there is no class fast: there are interactive, standard, batch",
-        ),
-        (
-            f"{{name: r, {TO}, match: {{headers: {{authorization: x}}}}}}",
-            "[0].match.headers: authorization holds keys",
-        ),
-        (
-            f"{{name: r, {TO}, match: {{headers: {{x-a: x, X-A: y}}}}}}",
-            "[0].match.headers: x-a is given twice",
-        ),
-        (f"{{name: r, {TO}, match: {{headers: {{}}}}}}", "[0].match.headers: must have at least 1"),
-        (f"{{name: r, {TO}, match: {{headers: {{x: 'a*b'}}}}}}", "[0].match.headers.x: must be 1"),
-        (f"{{name: r, {TO}, match: {{prompt_tokens: {{}}}}}}", "[0].match.prompt_tokens: give"),
-        (
-            f"{{name: r, {TO}, match: {{prompt_tokens: {{min: 5, max: 5}}}}}}",
-            "[0].match.prompt_tokens: max must be above min, which is 5",
-        ),
-        (f"{{name: r, {TO}, match: {{needs: sound}}}}", "[0].match.needs[0]: must be one of"),
-        (
-            f"{{name: r, {TO}, match: {{label: simple}}}}",
-            "[0].match.label: nobody gives labels: there is no `classifier`",
-        ),
-        (
-            f"{{name: r, {TO}, match: {{needs: [tools, audio], lacks: tools}}}}",
-            "[0].match: needs and lacks both have tools",
-        ),
-        (
-            f"{{name: r, {TO}, match: {{hours: {{zone: Europe/Berlim}}}}}}",
-            "[0].match.hours.zone: must be a time zone such as Europe/Berlin or UTC, got",
-        ),
-        (f"{{name: r, {TO}, match: {{hours: {{zone: Europe}}}}}}", "[0].match.hours.zone: must be"),
-        (f"{{name: r, {TO}, match: {{hours: {{zone: ../x}}}}}}", "[0].match.hours.zone: must be"),
-        (f"{{name: r, {TO}, match: {{hours: {{from: '9:00'}}}}}}", "[0].match.hours.from: must be"),
-        (
-            f"{{name: r, {TO}, match: {{hours: {{from: '09:00', to: '09:00'}}}}}}",
-            "[0].match.hours: from and to must differ",
-        ),
-        (f"{{name: r, {TO}, match: {{hours: {{days: monday}}}}}}", "[0].match.hours.days[0]: must"),
-        (
-            f"{{name: r, {TO}, set: {{headers: {{X-Penstock-A: b}}}}}}",
-            "[0].set.headers: x-penstock-a cannot be set here",
-        ),
-        (
-            f"{{name: r, {TO}, set: {{body: {{defaults: {{model: b}}}}}}}}",
-            "[0].set.body.defaults: model cannot have a default",
-        ),
-        (
-            f"{{name: r, {TO}, set: {{body: {{defaults: {{a: [1]}}}}}}}}",
-            "[0].set.body.defaults.a",
-        ),
-        (
-            f"{{name: r, {TO}, set: {{body: {{defaults: {{a: .inf}}}}}}}}",
-            "[0].set.body.defaults: a must be a finite number",
-        ),
         ("routes", "[0]: must be a mapping of keys"),
     ],
-)  # fmt: skip
-def test_every_wrong_value_is_told(folder: Folder, entry: str, problem: str) -> None:
+)
+def test_every_wrong_entry_is_told(folder: Folder, entry: str, problem: str) -> None:
     told = folder.issues(routes(entry))[0]
     assert told.startswith(f"conf.yaml:{FIRST_LINE}: routes{problem}")
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("refuse: No.", ": give one of to and refuse"),
+        ("spill: true", ": spill: there must be another pool in `to`"),
+        ("fallbacks: [{pool: x}]", ".fallbacks[0].pool: there is no pool x: there are chat, next"),
+        ("fallbacks: [{pool: chat}]", ".fallbacks[0]: is the target itself"),
+        (
+            "fallbacks: [{pool: next, on: [context]}, {pool: next}]",
+            ".fallbacks[1]: is in this list twice",
+        ),
+        (
+            "fallbacks: [{pool: next, on: [slow]}]",
+            ".fallbacks[0].on[0]: must be one of 'no_backend', 'overload', 'context' or",
+        ),
+        (
+            "fallbacks: [{pool: next}, {pool: next}, {pool: next}, {pool: next}, {pool: next}, ]",
+            ".fallbacks: must have at",
+        ),
+        ("mirror: {pool: x, share: 1}", ".mirror.pool: there is no pool"),
+        ("mirror: {pool: chat, share: 1}", ".mirror: is a target of this"),
+        ("mirror: {pool: next, share: 0}", ".mirror.share: must be above"),
+        ("mirror: {pool: next}", ".mirror.share: is required"),
+        ("sticky: ip", ".sticky: must be one of"),
+        ("match: {model: []}", ".match.model: must have at least 1 entry"),
+        ("match: {model: 'a*b'}", ".match.model[0]: must be 1 to 256"),
+        ("match: {modle: a}", ".match.modle: unknown key; did you mean"),
+        ("match: {path: v1}", ".match.path[0]: must be a path such as"),
+        ("match: {tenant: x}", ".match.tenant[0]: there is no tenant x: there are research"),
+        (
+            "match: {class: [batch, fast]}",
+            ".match.class[1]: there is no class fast: there are interactive, standard, batch",
+        ),
+        ("match: {headers: {authorization: x}}", ".match.headers: authorization holds keys"),
+        ("match: {headers: {x-a: x, X-A: y}}", ".match.headers: x-a is given twice"),
+        ("match: {headers: {}}", ".match.headers: must have at least 1"),
+        ("match: {headers: {x: 'a*b'}}", ".match.headers.x: must be 1"),
+        ("match: {prompt_tokens: {}}", ".match.prompt_tokens: give"),
+        (
+            "match: {prompt_tokens: {min: 5, max: 5}}",
+            ".match.prompt_tokens: max must be above min, which is 5",
+        ),
+        ("match: {needs: sound}", ".match.needs[0]: must be one of"),
+        ("match: {label: simple}", ".match.label: nobody gives labels: there is no `classifier`"),
+        ("match: {needs: [tools, audio], lacks: tools}", ".match: needs and lacks both have tools"),
+        (
+            "match: {hours: {zone: Europe/Berlim}}",
+            ".match.hours.zone: must be a time zone such as Europe/Berlin or UTC, got",
+        ),
+        ("match: {hours: {zone: Europe}}", ".match.hours.zone: must be"),
+        ("match: {hours: {zone: ../x}}", ".match.hours.zone: must be"),
+        ("match: {hours: {from: '9:00'}}", ".match.hours.from: must be"),
+        ("match: {hours: {from: '09:00', to: '09:00'}}", ".match.hours: from and to must differ"),
+        ("match: {hours: {days: monday}}", ".match.hours.days[0]: must"),
+        ("set: {headers: {X-Penstock-A: b}}", ".set.headers: x-penstock-a cannot be set here"),
+        ("set: {body: {defaults: {model: b}}}", ".set.body.defaults: model cannot have a default"),
+        ("set: {body: {defaults: {a: [1]}}}", ".set.body.defaults.a"),
+        ("set: {body: {defaults: {a: .inf}}}", ".set.body.defaults: a must be a finite number"),
+    ],
+)
+def test_every_wrong_value_is_told(folder: Folder, keys: str, problem: str) -> None:
+    told = folder.issues(routes(f"{{name: r, {TO}, {keys}}}"))[0]
+    assert told.startswith(f"conf.yaml:{FIRST_LINE}: routes[0]{problem}")
 
 
 def test_names_are_unique(folder: Folder) -> None:
