@@ -1,8 +1,5 @@
 """Which clients do not take what came for them: told for each pool, whoever else is connected."""
 
-import contextlib
-from collections.abc import Iterator
-
 import pytest
 
 from penstock.proxy.admin.verdicts import CLIENTS_MAX, UNTAKEN_BYTES, Reading, SlowClients
@@ -10,12 +7,6 @@ from penstock.proxy.data.ending import EndingConnection
 from tests.unit.proxy.data.playbook import STREAM, Play, chat, plain, text, token
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-
-
-@pytest.fixture
-def play() -> Iterator[Play]:
-    with contextlib.closing(Play(1)) as play:
-        yield play
 
 
 def look(slow: SlowClients, play: Play) -> Reading:

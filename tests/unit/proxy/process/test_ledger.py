@@ -36,6 +36,10 @@ class Process:
         used.requests += 1
         used.prompt_tokens += tokens
 
+    async def spends(self, tokens: int) -> None:
+        self.uses(tokens)
+        await self.ledger.write()
+
     @property
     def left(self) -> float:
         return self.budgets.tenants["t"].budget.tokens["tokens_per_day"].level(0.0)
@@ -48,10 +52,8 @@ class Process:
 
 async def test_what_was_used_is_used_after_a_restart(tmp_path: Path) -> None:
     first = Process(tmp_path, tokens_per_day=1_000, requests_per_day=10)
-    first.uses(300)
-    await first.ledger.write()
-    first.uses(50)
-    await first.ledger.write()
+    await first.spends(300)
+    await first.spends(50)
     second = Process(tmp_path, tokens_per_day=1_000, requests_per_day=10)
     assert second.left == 650.0
     assert second.budgets.tenants["t"].budget.requests["requests_per_day"].level(0.0) == 8.0
@@ -60,11 +62,9 @@ async def test_what_was_used_is_used_after_a_restart(tmp_path: Path) -> None:
 
 async def test_what_came_back_meanwhile_is_there(tmp_path: Path) -> None:
     first = Process(tmp_path, tokens_per_day=1_000)
-    first.uses(800)
-    await first.ledger.write()
+    await first.spends(800)
     first.wall_s += DAY_S / 2
-    first.uses(100)
-    await first.ledger.write()
+    await first.spends(100)
     assert Process(tmp_path, DAY_S / 2, tokens_per_day=1_000).left == 600.0
     assert Process(tmp_path, DAY_S * 0.75, tokens_per_day=1_000).left == 850.0
     assert Process(tmp_path, DAY_S * 5, tokens_per_day=1_000).left == 1_000.0
@@ -72,11 +72,9 @@ async def test_what_came_back_meanwhile_is_there(tmp_path: Path) -> None:
 
 async def test_a_clock_that_went_back_gives_nothing_back(tmp_path: Path) -> None:
     first = Process(tmp_path, tokens_per_day=1_000)
-    first.uses(800)
-    await first.ledger.write()
+    await first.spends(800)
     first.wall_s -= 10 * DAY_S
-    first.uses(100)
-    await first.ledger.write()
+    await first.spends(100)
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         assert database.execute("SELECT used FROM budgets").fetchall() == [(900.0,)]
 
@@ -84,8 +82,7 @@ async def test_a_clock_that_went_back_gives_nothing_back(tmp_path: Path) -> None
 async def test_two_processes_at_once_add_up(tmp_path: Path) -> None:
     one, other = (Process(tmp_path, tokens_per_day=1_000) for _ in range(2))
     for process, tokens in ((one, 100), (other, 200), (one, 50)):
-        process.uses(tokens)
-        await process.ledger.write()
+        await process.spends(tokens)
     third = Process(tmp_path, tokens_per_day=1_000)
     assert third.left == 650.0
     assert third.counted == (3, 350)
@@ -93,8 +90,7 @@ async def test_two_processes_at_once_add_up(tmp_path: Path) -> None:
 
 async def test_what_is_given_back_is_written_too(tmp_path: Path) -> None:
     first = Process(tmp_path, tokens_per_day=1_000)
-    first.uses(600)
-    await first.ledger.write()
+    await first.spends(600)
     first.budgets.tenants["t"].budget.take(0, -500, 0.0)
     await first.ledger.write()
     assert Process(tmp_path, tokens_per_day=1_000).left == 900.0
@@ -106,10 +102,8 @@ async def test_what_could_not_be_written_is_written_later(
     first = Process(tmp_path, tokens_per_day=1_000)
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         database.execute("ALTER TABLE budgets RENAME TO moved")
-    first.uses(100)
-    await first.ledger.write()
-    first.uses(100)
-    await first.ledger.write()
+    await first.spends(100)
+    await first.spends(100)
     assert caplog.text.count("is not written") == 1
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         database.execute("ALTER TABLE moved RENAME TO budgets")
@@ -136,8 +130,7 @@ def test_counters_begin_with_the_process(tmp_path: Path) -> None:
 
 async def test_nothing_new_is_no_write(tmp_path: Path) -> None:
     first = Process(tmp_path, tokens_per_day=1_000)
-    first.uses(100)
-    await first.ledger.write()
+    await first.spends(100)
     (tmp_path / FILE).unlink()
     await first.ledger.write()
     assert not (tmp_path / FILE).exists()

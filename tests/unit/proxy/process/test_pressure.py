@@ -1,7 +1,9 @@
 """Memory is short: strangers' connections are closed before a request with a key is refused."""
 
 import asyncio
+import contextlib
 import platform
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -66,9 +68,16 @@ class Process:
             connection.connection_lost(None)
 
 
+@pytest.fixture
+async def it() -> AsyncIterator[Process]:
+    with contextlib.closing(Process()) as process:
+        yield process
+
+
 @pytest.mark.parametrize("asked", [b"", HEAD[:40], b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
-async def test_strangers_go_before_a_request_with_a_key_is_refused(asked: bytes) -> None:
-    it = Process()
+async def test_strangers_go_before_a_request_with_a_key_is_refused(
+    it: Process, asked: bytes
+) -> None:
     kept = it.connect("192.0.2.9", REQUEST)
     strangers = [it.connect(f"10.0.{i % 250}.1", asked) for i in range(1_000)]
     await it.heads()
@@ -84,11 +93,9 @@ async def test_strangers_go_before_a_request_with_a_key_is_refused(asked: bytes)
     assert not newcomer.sent.startswith(b"HTTP/1.1 429 ")
     await it.tick()
     assert sum(wire.closed for wire in strangers) == gone  # no more than need be
-    it.close()
 
 
-async def test_whose_request_waits_for_its_turn_is_no_idle_stranger() -> None:
-    it = Process()
+async def test_whose_request_waits_for_its_turn_is_no_idle_stranger(it: Process) -> None:
     strangers = [it.connect("10.0.0.1") for _ in range(1_000)]
     await it.heads()
     for wire in strangers[:500]:
@@ -97,31 +104,27 @@ async def test_whose_request_waits_for_its_turn_is_no_idle_stranger() -> None:
     await it.tick()
     assert not any(wire.closed for wire in strangers[:500])
     assert any(wire.closed for wire in strangers[500:])
-    it.close()
 
 
-async def test_nobody_goes_while_there_is_memory() -> None:
-    it = Process()
+async def test_nobody_goes_while_there_is_memory(it: Process) -> None:
     strangers = [it.connect("10.0.0.1") for _ in range(700)]
     it.now_s += HELD_S
     assert await it.tick() == ""
     assert not any(wire.closed for wire in strangers)
-    it.close()
 
 
-async def test_who_has_shown_a_key_stays_and_new_requests_are_refused() -> None:
-    it = Process()
+async def test_who_has_shown_a_key_stays_and_new_requests_are_refused(it: Process) -> None:
     it.plane.scheduler.left_s = 1.0  # all heads are read at once
     known = [it.connect("10.0.0.1", REQUEST) for _ in range(1_000)]
     it.now_s += HELD_S / 2
     assert await it.tick() == "memory"
     assert not any(wire.closed for wire in known)
     assert it.connect("192.0.2.9", REQUEST).sent.startswith(b"HTTP/1.1 429 ")
-    it.close()
 
 
-async def test_idle_connections_of_the_tenant_with_most_go_before_a_request_is_refused() -> None:
-    it = Process()
+async def test_idle_connections_of_the_tenant_with_most_go_before_a_request_is_refused(
+    it: Process,
+) -> None:
     others = [it.connect("192.0.2.9", MODELS % OTHER_KEY.encode()) for _ in range(20)]
     known = [it.connect("192.0.2.9", MODELS % KEY.encode()) for _ in range(1_000)]
     await it.heads()
@@ -130,12 +133,12 @@ async def test_idle_connections_of_the_tenant_with_most_go_before_a_request_is_r
     assert await it.tick() == ""
     assert not any(wire.closed for wire in others)
     assert 0 < sum(wire.closed for wire in known) < len(known)
-    it.close()
 
 
-async def test_unread_answers_have_a_part_of_the_memory_and_readers_keep_theirs() -> None:
+async def test_unread_answers_have_a_part_of_the_memory_and_readers_keep_theirs(
+    it: Process,
+) -> None:
     """Most of them are of the tenant that reads."""
-    it = Process()
     known = [it.connect("192.0.2.9", MODELS % KEY.encode()) for _ in range(80)]
     others = [it.connect("192.0.2.9", MODELS % OTHER_KEY.encode()) for _ in range(140)]
     for wire, connection in zip(it.wires, it.connections, strict=True):
@@ -149,7 +152,6 @@ async def test_unread_answers_have_a_part_of_the_memory_and_readers_keep_theirs(
     assert LIMIT_BYTES / 7 < kept_bytes <= 0.9 * LIMIT_BYTES / 4
     assert not any(wire.closed for wire in known)
     assert any(wire.closed for wire in others)
-    it.close()
 
 
 def test_glibc_takes_both_limits() -> None:

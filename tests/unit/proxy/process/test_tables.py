@@ -1,5 +1,7 @@
 """What is remembered of sessions and stored responses gives way when memory stays short."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from random import Random
 from typing import Any, cast
 
@@ -58,26 +60,27 @@ def limited(process: Process, memory_bytes: int | None) -> list[int]:
     return [len(table) for table in process.plane.tables]
 
 
-async def test_all_tables_together_have_a_share_of_the_memory() -> None:
-    process = Full()
+@pytest.fixture
+async def process() -> AsyncIterator[Full]:
+    with contextlib.closing(Full()) as process:
+        yield process
+
+
+async def test_all_tables_together_have_a_share_of_the_memory(process: Full) -> None:
     assert len(process.plane.tables) == 2
     share_bytes = 0.9 * LIMIT_BYTES * TABLES_SHARE
     assert 0.99 * share_bytes < process.most * ENTRY_BYTES <= share_bytes
-    process.close()
 
 
-async def test_a_reload_that_lowers_the_limit_shrinks_them() -> None:
-    process = Full()
+async def test_a_reload_that_lowers_the_limit_shrinks_them(process: Full) -> None:
     before = [len(table) for table in process.plane.tables]
     assert limited(process, LIMIT_BYTES // 2) == [size // 2 for size in before]
     limited(process, None)
     assert [fill(table) for table in process.plane.tables] == [3_000, 3_000]
     assert OWNERS_MAX > 3_000
-    process.close()
 
 
-async def test_requests_are_not_refused_for_ever() -> None:
-    process = Full()
+async def test_requests_are_not_refused_for_ever(process: Full) -> None:
     assert await process.tick() == "memory"
     assert await process.pass_s(4.0) == "memory"  # closing connections and the like come first
     assert process.resident_bytes() == BASE_BYTES + REMEMBERED_BYTES
@@ -86,14 +89,12 @@ async def test_requests_are_not_refused_for_ever() -> None:
     assert left_bytes == pytest.approx(BASE_BYTES + REMEMBERED_BYTES / 2, rel=0.001)
     await process.pass_s(60.0)
     assert process.resident_bytes() == left_bytes  # no more than need be
-    process.close()
 
 
 @pytest.mark.parametrize("limit_bytes", [LIMIT_BYTES, 0])
 async def test_who_refuses_for_long_gets_no_traffic_until_it_accepts_again(
-    limit_bytes: int,
+    process: Full, limit_bytes: int
 ) -> None:
-    process = Full()
     process.others_bytes = LIMIT_BYTES
     process.plane.memory.limit_bytes = limit_bytes
     monitor, unused = Monitor(Random(1)), cast("Any", None)
@@ -111,4 +112,3 @@ async def test_who_refuses_for_long_gets_no_traffic_until_it_accepts_again(
     process.others_bytes = 0
     await process.pass_s(1.0)
     assert await status() == 200
-    process.close()

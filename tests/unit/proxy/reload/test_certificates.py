@@ -10,6 +10,12 @@ from typing import Any
 import orjson
 import pytest
 import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
 
 from penstock.conf.issues import ConfigError
 from penstock.conf.load import load
@@ -18,6 +24,7 @@ from penstock.proxy.reload.certificates import certificates_of, expiry_of
 from penstock.proxy.wire.certificates import Certificates
 from tests.certificates import client_certificate, client_context, issue
 
+OURS = {"cert_file": "tls.crt", "key_file": "tls.key"}
 PLAIN = {"name": "a", "url": "http://a:1"}
 HTTPS = {"name": "a", "url": "https://a:1"}
 
@@ -45,8 +52,7 @@ def refused(path: Path) -> list[str]:
 
 def test_relative_names_start_at_the_configurations_folder(tmp_path: Path) -> None:
     issue(tmp_path)
-    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
-    context = made(written(tmp_path, tls)).listener
+    context = made(written(tmp_path, OURS)).listener
     assert context is not None
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
@@ -68,8 +74,7 @@ def test_backends_are_verified_by_name_and_authority(tmp_path: Path) -> None:
 def test_nobody_has_us_calculate_with_what_is_large(tmp_path: Path) -> None:
     """Neither groups nor ciphers that are costly: a hello of ffdhe8192 alone took 240 ms."""
     issue(tmp_path)
-    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
-    made_of = made(written(tmp_path, tls, backend=HTTPS))
+    made_of = made(written(tmp_path, OURS, backend=HTTPS))
     for context in (made_of.listener, made_of.pools["p"]):
         assert context is not None
         assert all(
@@ -100,13 +105,6 @@ def _shakes(client: ssl.SSLContext, server: ssl.SSLContext | None) -> bool:
 
 
 def encrypted(folder: Path) -> None:
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import (
-        BestAvailableEncryption,
-        Encoding,
-        PrivateFormat,
-    )
-
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
     (folder / "tls.key").write_bytes(pem)
@@ -122,54 +120,40 @@ def broken(folder: Path) -> None:
     (folder / "tls.crt").write_text("\n".join([text[0], "AAAA", *text[3:]]) + "\n")
 
 
-CASES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no certificate file": (
-        lambda folder: (folder / "tls.crt").unlink(),
-        "4: listen.tls.cert_file: tls.crt cannot be read: No such file or directory",
-    ),
-    "no key file": (
-        lambda folder: (folder / "tls.key").unlink(),
-        "5: listen.tls.key_file: tls.key cannot be read: No such file or directory",
-    ),
-    "a folder": (
-        a_folder,
-        "5: listen.tls.key_file: tls.key cannot be read: Is a directory",
-    ),
-    "no PEM": (
-        lambda folder: (folder / "tls.crt").write_text("x"),
-        "4: listen.tls.cert_file: tls.crt holds no PEM certificate",
-    ),
-    "two certificates": (
+CERT, KEY = "4: listen.tls.cert_file: tls.crt", "5: listen.tls.key_file: tls.key"
+NO_FILE = "cannot be read: No such file or directory"
+CASES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda folder: (folder / "tls.crt").unlink(), f"{CERT} {NO_FILE}"),
+    (lambda folder: (folder / "tls.key").unlink(), f"{KEY} {NO_FILE}"),
+    (a_folder, f"{KEY} cannot be read: Is a directory"),
+    (lambda folder: (folder / "tls.crt").write_text("x"), f"{CERT} holds no PEM certificate"),
+    (
         lambda folder: (folder / "tls.key").write_bytes((folder / "tls.crt").read_bytes()),
-        "5: listen.tls.key_file: tls.key holds no PEM private key",
+        f"{KEY} holds no PEM private key",
     ),
-    "a broken certificate": (
-        broken,
-        "4: listen.tls.cert_file: tls.crt holds a certificate that cannot be read",
-    ),
-    "another's key": (
+    (broken, f"{CERT} holds a certificate that cannot be read"),
+    (
         lambda folder: issue(folder, name="other").key.rename(folder / "tls.key"),
-        "5: listen.tls.key_file: tls.key is not the key of cert_file",
+        f"{KEY} is not the key of cert_file",
     ),
-    "an encrypted key": (
-        encrypted,
-        "5: listen.tls.key_file: tls.key is encrypted: nobody is there to type a passphrase",
-    ),
-    "a broken key": (
+    (encrypted, f"{KEY} is encrypted: nobody is there to type a passphrase"),
+    (
         lambda folder: (folder / "tls.key").write_text("-----BEGIN PRIVATE KEY-----\nAA\n"),
-        "5: listen.tls.key_file: tls.key cannot be used with cert_file",
+        f"{KEY} cannot be used with cert_file",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("spoil", "expected"), CASES)
 def test_what_is_wrong_is_told_with_its_line(
-    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    spoil: Callable[[Path], object],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     issue(tmp_path)
-    spoil, expected = CASES[case]
     spoil(tmp_path)
-    path = written(tmp_path, {"cert_file": "tls.crt", "key_file": "tls.key"})
+    path = written(tmp_path, OURS)
     (told,) = refused(path)
     assert told.startswith(expected)
     assert main(["check", str(path)]) == 2
@@ -183,8 +167,7 @@ def test_an_authority_that_is_none(tmp_path: Path) -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
-    path = written(tmp_path, tls, backend=HTTPS, pool={"ca_file": "ca"})
+    path = written(tmp_path, OURS, backend=HTTPS, pool={"ca_file": "ca"})
     assert len(refused(path)) == 3
 
 
@@ -258,7 +241,7 @@ def test_another_file_of_authorities_is_told_from_the_same_one(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("x", "holds no PEM certificate"), (None, "cannot be read: No such file or directory")],
+    [("x", "holds no PEM certificate"), (None, NO_FILE)],
 )
 def test_authorities_of_clients_that_are_none(
     tmp_path: Path, content: str | None, told: str
@@ -284,18 +267,15 @@ def test_a_pools_certificate_is_shown(tmp_path: Path, with_authority: bool) -> N
 def test_what_is_wrong_with_a_pools_files_is_told_with_its_line(tmp_path: Path) -> None:
     shown = client_certificate(tmp_path, name="tls")
     client_certificate(tmp_path, name="other").key.replace(shown.key)
-    tls = {"ca_file": "none", "cert_file": "tls.crt", "key_file": "tls.key"}
-    path = written(tmp_path, backend=HTTPS, pool=tls)
-    assert refused(path) == [
-        "9: pools[0].tls.ca_file: none cannot be read: No such file or directory"
-    ]
+    path = written(tmp_path, backend=HTTPS, pool={"ca_file": "none", **OURS})
+    assert refused(path) == [f"9: pools[0].tls.ca_file: none {NO_FILE}"]
     (tmp_path / "none").write_bytes(shown.ca.read_bytes())
     assert refused(path) == ["11: pools[0].tls.key_file: tls.key is not the key of cert_file"]
     (tmp_path / "tls.crt").write_text("x")
     (tmp_path / "tls.key").unlink()
     assert refused(path) == [
         "10: pools[0].tls.cert_file: tls.crt holds no PEM certificate",
-        "11: pools[0].tls.key_file: tls.key cannot be read: No such file or directory",
+        f"11: pools[0].tls.key_file: tls.key {NO_FILE}",
     ]
 
 

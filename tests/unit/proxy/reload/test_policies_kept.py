@@ -86,6 +86,12 @@ async def running(folder: Path, policy: str, **weights: float) -> AsyncIterator[
     started.retirement.close()
 
 
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path, "token_cost", a=1.0, b=1.0) as started:
+        yield started
+
+
 async def test_all_backends_share_one_part_of_a_turn_after_a_reload_too(tmp_path: Path) -> None:
     async with running(tmp_path, "round_robin", a=1.0, b=1.0) as scene:
         leaving = scene.plane.connections["b"]
@@ -117,34 +123,31 @@ async def test_a_reload_of_the_same_file_changes_no_choice(policy: str, tmp_path
                     lease.end(0.0)
 
 
-async def test_equal_backends_take_turns_across_reloads(tmp_path: Path) -> None:
-    async with running(tmp_path, "token_cost", a=1.0, b=1.0) as it:
-        seen = []
-        for _ in range(8):
-            seen.append(it.idle())
-            await it.reload("token_cost", {"a": 1.0, "b": 1.0})
-        assert [set(seen[i : i + 2]) for i in range(0, 8, 2)] == [{"a", "b"}] * 4
+async def test_equal_backends_take_turns_across_reloads(it: Running) -> None:
+    seen = []
+    for _ in range(8):
+        seen.append(it.idle())
+        await it.reload("token_cost", {"a": 1.0, "b": 1.0})
+    assert [set(seen[i : i + 2]) for i in range(0, 8, 2)] == [{"a", "b"}] * 4
 
 
-async def test_a_slow_backend_is_known_to_be_slow_after_a_reload(tmp_path: Path) -> None:
-    async with running(tmp_path, "token_cost", a=1.0, b=1.0) as it:
-        for backend, slowness in zip(it.backends.values(), (3.0, 1.0), strict=True):
-            backend.refresh(0.0)
-            for tokens in (500, 2_000, 8_000) * SAMPLES_MIN:
-                seconds = PRIOR_STEP_S + tokens / PRIOR_WORK_PER_S
-                backend.prefill_speed.observe(float(tokens), slowness * seconds)
-        assert Counter(it.idle() for _ in range(40))["b"] >= 38  # the first ones compare
-        for _ in range(4):
-            await it.reload("token_cost", {"a": 1.0, "b": 1.0})
-            assert it.idle() == "b"
+async def test_a_slow_backend_is_known_to_be_slow_after_a_reload(it: Running) -> None:
+    for backend, slowness in zip(it.backends.values(), (3.0, 1.0), strict=True):
+        backend.refresh(0.0)
+        for tokens in (500, 2_000, 8_000) * SAMPLES_MIN:
+            seconds = PRIOR_STEP_S + tokens / PRIOR_WORK_PER_S
+            backend.prefill_speed.observe(float(tokens), slowness * seconds)
+    assert Counter(it.idle() for _ in range(40))["b"] >= 38  # the first ones compare
+    for _ in range(4):
+        await it.reload("token_cost", {"a": 1.0, "b": 1.0})
+        assert it.idle() == "b"
 
 
-async def test_a_session_keeps_its_home(tmp_path: Path) -> None:
-    async with running(tmp_path, "token_cost", a=1.0, b=1.0) as it:
-        home = it.idle(TURN)
-        await it.reload("token_cost", {"a": 1.0, "b": 1.0, "c": 1.0})
-        lease = it.choose(TURN)
-        assert (lease.backend.name, lease.reason) == (home, Reason.AFFINITY)
+async def test_a_session_keeps_its_home(it: Running) -> None:
+    home = it.idle(TURN)
+    await it.reload("token_cost", {"a": 1.0, "b": 1.0, "c": 1.0})
+    lease = it.choose(TURN)
+    assert (lease.backend.name, lease.reason) == (home, Reason.AFFINITY)
 
 
 async def test_round_robin_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -169,14 +172,13 @@ async def test_new_weights_count_at_once(tmp_path: Path) -> None:
         assert 290 < Counter(map(it.idle, sessions))["b"] < 350
 
 
-async def test_strict_changes_and_homes_stay(tmp_path: Path) -> None:
-    async with running(tmp_path, "token_cost", a=1.0, b=1.0) as it:
-        home = it.idle(TURN)
-        Lease(it.backends[home], ASK.sized(30_000), 0.0)
-        await it.reload("token_cost", {"a": 1.0, "b": 1.0}, affinity={"strict": True})
-        assert it.idle(TURN) == home
-        await it.reload("token_cost", {"a": 1.0, "b": 1.0})
-        assert it.idle(TURN) != home
+async def test_strict_changes_and_homes_stay(it: Running) -> None:
+    home = it.idle(TURN)
+    Lease(it.backends[home], ASK.sized(30_000), 0.0)
+    await it.reload("token_cost", {"a": 1.0, "b": 1.0}, affinity={"strict": True})
+    assert it.idle(TURN) == home
+    await it.reload("token_cost", {"a": 1.0, "b": 1.0})
+    assert it.idle(TURN) != home
 
 
 async def test_a_backend_that_leaves_is_forgotten_and_the_others_are_not(tmp_path: Path) -> None:
@@ -191,21 +193,19 @@ async def test_a_backend_that_leaves_is_forgotten_and_the_others_are_not(tmp_pat
         assert set(policy._seen) == set(it.backends.values())
 
 
-async def test_all_backends_are_replaced_while_one_is_tried(tmp_path: Path) -> None:
-    async with running(tmp_path, "token_cost", a=1.0, b=1.0) as it:
-        for _ in range(5):
-            it.idle()
-        policy = it.plane.fleet.pools[0].policy
-        assert isinstance(policy, TokenCost)
-        policy._trying = True  # the last choice went where little is known
-        await it.reload("token_cost", {"c": 1.0, "d": 1.0})
-        assert {it.idle() for _ in range(20)} == {"c", "d"}
+async def test_all_backends_are_replaced_while_one_is_tried(it: Running) -> None:
+    for _ in range(5):
+        it.idle()
+    policy = it.plane.fleet.pools[0].policy
+    assert isinstance(policy, TokenCost)
+    policy._trying = True  # the last choice went where little is known
+    await it.reload("token_cost", {"c": 1.0, "d": 1.0})
+    assert {it.idle() for _ in range(20)} == {"c", "d"}
 
 
-async def test_another_policy_begins_anew(tmp_path: Path) -> None:
-    async with running(tmp_path, "token_cost", a=1.0, b=1.0) as it:
-        it.idle(TURN)
-        await it.reload("least_tokens", {"a": 1.0, "b": 1.0})
-        assert it.plane.configuration.sessions is None
-        await it.reload("token_cost", {"a": 1.0, "b": 1.0})
-        assert it.choose(TURN).reason is Reason.COST
+async def test_another_policy_begins_anew(it: Running) -> None:
+    it.idle(TURN)
+    await it.reload("least_tokens", {"a": 1.0, "b": 1.0})
+    assert it.plane.configuration.sessions is None
+    await it.reload("token_cost", {"a": 1.0, "b": 1.0})
+    assert it.choose(TURN).reason is Reason.COST

@@ -1,7 +1,5 @@
 """Rates of the pools and the parts of first tokens, as requests through the real data path."""
 
-import contextlib
-
 import pytest
 
 from penstock.proxy.admin.page.rates import GAP_S, FirstTokens, Rates
@@ -22,40 +20,37 @@ def served(play: Play) -> None:
     play["b1"].sends(STREAM, token("a"), DONE, END)
 
 
-def test_rates_are_known_from_the_second_look_on() -> None:
-    with contextlib.closing(Play(1)) as play:
-        rates = Rates(play.plane)
-        assert looked(play, rates)["p"]["requests_per_s"] is None
-        served(play)
-        told = looked(play, rates)["p"]
-        assert told["requests_per_s"] == pytest.approx(0.5, abs=0.05)
-        assert (told["failed_per_s"], told["refused_per_s"]) == (0.0, 0.0)
-        assert (told["streams"], told["cost_per_hour"]) == (1, None)
-        assert told["ttft_p50_s"] == pytest.approx(2.0, abs=0.1)
-        parts = told["parts"]
-        assert isinstance(parts, dict)
-        assert parts["engine"] == pytest.approx(2.0, abs=0.1)
-        assert sum(parts.values()) == pytest.approx(told["ttft_mean_s"], abs=0.01)
+def test_rates_are_known_from_the_second_look_on(play: Play) -> None:
+    rates = Rates(play.plane)
+    assert looked(play, rates)["p"]["requests_per_s"] is None
+    served(play)
+    told = looked(play, rates)["p"]
+    assert told["requests_per_s"] == pytest.approx(0.5, abs=0.05)
+    assert (told["failed_per_s"], told["refused_per_s"]) == (0.0, 0.0)
+    assert (told["streams"], told["cost_per_hour"]) == (1, None)
+    assert told["ttft_p50_s"] == pytest.approx(2.0, abs=0.1)
+    parts = told["parts"]
+    assert isinstance(parts, dict)
+    assert parts["engine"] == pytest.approx(2.0, abs=0.1)
+    assert sum(parts.values()) == pytest.approx(told["ttft_mean_s"], abs=0.01)
 
 
-def test_a_failure_counts_for_its_pool() -> None:
-    with contextlib.closing(Play(1)) as play:
-        rates = Rates(play.plane)
-        looked(play, rates)
-        play.client.sends(chat(stream=False))
-        play.passes(1.0)
-        play["b1"].sends(plain("500 Internal Server Error"))
-        told = looked(play, rates)["p"]
-        assert told["failed_per_s"] == pytest.approx(1.0, abs=0.1)
+def test_a_failure_counts_for_its_pool(play: Play) -> None:
+    rates = Rates(play.plane)
+    looked(play, rates)
+    play.client.sends(chat(stream=False))
+    play.passes(1.0)
+    play["b1"].sends(plain("500 Internal Server Error"))
+    told = looked(play, rates)["p"]
+    assert told["failed_per_s"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_after_a_gap_nothing_is_known_of_the_rates() -> None:
-    with contextlib.closing(Play(1)) as play:
-        rates = Rates(play.plane)
-        looked(play, rates)
-        served(play)
-        play.passes(GAP_S + 1.0)
-        assert looked(play, rates)["p"]["requests_per_s"] is None
+def test_after_a_gap_nothing_is_known_of_the_rates(play: Play) -> None:
+    rates = Rates(play.plane)
+    looked(play, rates)
+    served(play)
+    play.passes(GAP_S + 1.0)
+    assert looked(play, rates)["p"]["requests_per_s"] is None
 
 
 def stream(ended_s: float, ttft_s: float, number: int) -> Kept:
@@ -82,18 +77,17 @@ def test_percentiles_are_of_the_last_minute() -> None:
     assert first_tokens.told(161.0) == {}
 
 
-def test_fast_requests_of_one_client_make_failures_of_another_no_more() -> None:
-    with contextlib.closing(Play(1)) as play:
-        rates = Rates(play.plane)
-        looked(play, rates)
-        counts = play.metrics.of("p")
-        for number in range(2_000):
-            counts.request("b1", 200 if number % 200 else 502, 0.01)
-            play.plane.recent.add(kept("fast" if number % 200 else "slow", number % 200 == 0))
-        play.passes(1.0)
-        told = looked(play, rates)["p"]
-        assert told["requests_per_s"] == pytest.approx(2_000.0, rel=0.05)
-        assert told["failed_per_s"] == pytest.approx(10.0, rel=0.05)
+def test_fast_requests_of_one_client_make_failures_of_another_no_more(play: Play) -> None:
+    rates = Rates(play.plane)
+    looked(play, rates)
+    counts = play.metrics.of("p")
+    for number in range(2_000):
+        counts.request("b1", 200 if number % 200 else 502, 0.01)
+        play.plane.recent.add(kept("fast" if number % 200 else "slow", number % 200 == 0))
+    play.passes(1.0)
+    told = looked(play, rates)["p"]
+    assert told["requests_per_s"] == pytest.approx(2_000.0, rel=0.05)
+    assert told["failed_per_s"] == pytest.approx(10.0, rel=0.05)
 
 
 def kept(owner: str, failed: bool) -> Kept:
