@@ -198,7 +198,6 @@ async def test_an_address_without_a_handshake_leaves_time_to_the_next(
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 503 No\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
 HINTS = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
-TO_THE_END = b"HTTP/1.0 200 OK\r\n\r\nhello"
 MIB = 1_048_576
 
 
@@ -273,18 +272,6 @@ async def test_an_answer_is_read_in_any_split(
     assert len(link.transports) == (1 if keeps else len(raw))
 
 
-async def test_an_answer_without_a_length_ends_with_its_connection(link: Link) -> None:
-    task = await link.ask()
-    await link.reads(TO_THE_END)
-    assert not task.done()
-    link.protocols[0].connection_lost(None)
-    assert await task == Answer(200, b"hello")
-    task = await link.ask()
-    await link.reads(TO_THE_END)
-    link.protocols[1].connection_lost(ConnectionResetError())
-    assert (await task).reason == "unreachable"
-
-
 @pytest.mark.parametrize("raw", [b"", LENGTH[:-1], CHUNKED[:-1], b"HTTP/1.1 200 OK\r\n", HINTS])
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
 async def test_an_answer_that_is_cut_is_none(
@@ -295,20 +282,6 @@ async def test_an_answer_that_is_cut_is_none(
         await link.reads(raw)
     link.protocols[0].connection_lost(error)
     assert await task == Answer(reason="unreachable")
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"SSH-2.0-OpenSSH_9.2\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
-        b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
-        CHUNKED[:-5].replace(b"\r\nhe", b";" + b"x" * 70_000 + b"\r\nhe"),
-    ],
-)
-async def test_what_is_no_answer_is_given_up(link: Link, raw: bytes) -> None:
-    assert (await link.answered(raw)).reason == "unreachable"
-    assert link.transports[0].aborted
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -359,14 +332,6 @@ async def test_whoever_gives_up_hears_no_late_answer(link: Link) -> None:
     assert link.transports[1].aborted
 
 
-async def test_what_nobody_asked_for_ends_the_connection(link: Link) -> None:
-    assert await link.answered(LENGTH + LENGTH * 5_000) == Answer(200, b"hello")
-    assert link.transports[0].aborted
-    await link.answered(LENGTH)
-    await link.reads(LENGTH)
-    assert link.transports[1].aborted
-
-
 async def test_a_kept_connection_that_closes_says_nothing_of_the_backend(link: Link) -> None:
     await link.answered(LENGTH)
     task = await link.ask()
@@ -375,13 +340,6 @@ async def test_a_kept_connection_that_closes_says_nothing_of_the_backend(link: L
         await asyncio.sleep(0)
     await link.reads(LENGTH)
     assert (await task).status == 200
-
-
-async def test_a_line_ends_without_waiting_for_what_is_unsent(link: Link) -> None:
-    """A backend that takes nothing would keep a descriptor for each probe."""
-    await link.answered(LENGTH)
-    link.questions.hang_up()
-    assert link.transports[0].aborted
 
 
 async def test_a_refused_certificate_is_told(link: Link) -> None:

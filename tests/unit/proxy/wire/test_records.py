@@ -32,7 +32,7 @@ from tests.unit.proxy.wire.tls_ends import End, connect, deliver, shake
 
 READ_BYTES = 262_144
 
-Forged = Callable[[RecordReads], tuple[End, Forger]]
+Forged = Callable[[], tuple[Turns, RecordReads, End, Forger]]
 
 
 def reads_of(turns: Turns) -> RecordReads:
@@ -67,14 +67,17 @@ def sent_bytewise(data: bytes, *, proven: bool = True) -> tuple[Turns, RecordRea
 
 @pytest.fixture
 def forged(tmp_path: Path) -> Forged:
-    """Servers, and who forges what their clients send next."""
+    """Servers that share their turns, and who forges what their clients send next."""
 
-    def pair(reads: RecordReads) -> tuple[End, Forger]:
+    turns = Turns()
+    reads = reads_of(turns)
+
+    def pair() -> tuple[Turns, RecordReads, End, Forger]:
         context = client_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.keylog_filename = str(tmp_path / "keys")
         _, server = open_pair(reads, context)
-        return server, Forger(tmp_path / "keys")
+        return turns, reads, server, Forger(tmp_path / "keys")
 
     return pair
 
@@ -135,8 +138,7 @@ async def test_of_many_connections_so_many_records_are_deciphered_at_once() -> N
 
 @pytest.mark.parametrize("asks", [False, True])
 async def test_who_only_changes_keys_has_a_slice_in_a_turn(forged: Forged, asks: bool) -> None:
-    turns = Turns()
-    server, forger = forged(reads_of(turns))
+    turns, _, server, forger = forged()
     server.tls.data_received(forger.key_updates(1_000, asks=asks))
     count = 0
     while turns.turn():
@@ -151,12 +153,10 @@ async def test_a_few_changes_of_keys_on_each_of_many_connections_are_counted(
     forged: Forged,
 ) -> None:
     """As many records of data beside them excuse none."""
-    turns = Turns()
-    reads = reads_of(turns)
     pairs = FEW_RECORDS // 2
     servers, reads_to_come = [], []
     for _ in range(40):
-        server, forger = forged(reads)
+        turns, _, server, forger = forged()
         servers.append(server)
         reads_to_come.append(
             b"".join(forger.key_update(asks=False) + forger.data(b"x") for _ in range(pairs))
@@ -171,9 +171,7 @@ async def test_a_few_changes_of_keys_on_each_of_many_connections_are_counted(
 
 
 async def test_where_too_much_was_done_at_once_single_records_wait_too(forged: Forged) -> None:
-    turns = Turns()
-    reads = reads_of(turns)
-    server, forger = forged(reads)
+    turns, reads, server, forger = forged()
     turns.turn()
     reads.charge(AT_ONCE_MAX + 1)
     server.tls.data_received(forger.data(b"x"))
@@ -184,9 +182,7 @@ async def test_where_too_much_was_done_at_once_single_records_wait_too(forged: F
 
 async def test_a_change_of_keys_counts_for_more(forged: Forged) -> None:
     """Of what all may have deciphered at once."""
-    turns = Turns()
-    reads = reads_of(turns)
-    server, forger = forged(reads)
+    turns, reads, server, forger = forged()
     reads.rota.left_s = AT_ONCE_S  # a new turn
     updates = AT_ONCE_MAX // BARREN_COST // FEW_RECORDS * FEW_RECORDS
     for _ in range(updates // FEW_RECORDS):
@@ -199,8 +195,7 @@ async def test_a_change_of_keys_counts_for_more(forged: Forged) -> None:
 
 
 async def test_answers_of_ours_that_are_not_taken_end_the_reading(forged: Forged) -> None:
-    turns = Turns()
-    server, forger = forged(reads_of(turns))
+    turns, _, server, forger = forged()
     pairs = 100
     data = b"".join(
         forger.key_update(asks=True) + forger.data(TEXT[at : at + 1]) for at in range(pairs)
