@@ -29,6 +29,14 @@ class New(Scene):
         return await self.turn(3, step_s=9.0)
 
 
+@pytest.fixture
+async def scene() -> New:
+    scene = New()
+    scene.models()
+    await scene.turn()
+    return scene
+
+
 async def test_one_that_came_to_a_running_pool_begins_slowly() -> None:
     scene = New()
     scene.watch.arrived()
@@ -45,10 +53,9 @@ async def test_at_the_start_nobody_is_new() -> None:
 
 
 async def test_one_that_is_worse_stays_out_until_an_operator_wants_it_back(
+    scene: New,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scene = New()
-    await scene.turn()
     with caplog.at_level(logging.WARNING):
         assert scene.watch.worse("errors 30 % of 40 against 0 % of 300")
     assert scene.backend.state is State.EJECTED
@@ -86,10 +93,7 @@ async def test_a_pool_keeps_half_of_its_backends(others_out: int, out: bool) -> 
     assert scene.watch.worse("errors") is out
 
 
-async def test_another_version_after_an_ejection_is_new() -> None:
-    scene = New()
-    scene.models()
-    await scene.turn()
+async def test_another_version_after_an_ejection_is_new(scene: New) -> None:
     assert await scene.goes_down_and_returns() is State.WARMING
     assert not scene.told
     scene.ask.version_is = "2"
@@ -109,30 +113,21 @@ async def test_another_version_after_an_ejection_is_new() -> None:
     ],
 )
 async def test_other_base_models_are_another_version(
-    cards: dict[str, dict[str, object]], new: bool
+    scene: New, cards: dict[str, dict[str, object]], new: bool
 ) -> None:
-    scene = New()
-    scene.models()
-    await scene.turn()
     scene.models(**cards)
     await scene.goes_down_and_returns()
     assert bool(scene.told) is new
 
 
-async def test_a_version_that_cannot_be_asked_says_nothing() -> None:
-    scene = New()
-    scene.models()
-    await scene.turn()
+async def test_a_version_that_cannot_be_asked_says_nothing(scene: New) -> None:
     for version in (None, "1"):
         scene.ask.version_is = version
         await scene.goes_down_and_returns()
     assert not scene.told
 
 
-async def test_another_version_after_maintenance_is_new_and_begins_slowly() -> None:
-    scene = New()
-    scene.models()
-    await scene.turn()
+async def test_another_version_after_maintenance_is_new_and_begins_slowly(scene: New) -> None:
     scene.backend.admin_state = AdminState.MAINT
     await scene.turn()
     scene.ask.version_is = "2"

@@ -45,12 +45,16 @@ def request(
     return Kept(record, name.encode(), owner, owner, "m", stream=True)
 
 
+@pytest.fixture
+def recent() -> Recent:
+    return Recent()
+
+
 def names(found: list[Kept]) -> list[str]:
     return [each.request_id.decode() for each in found]
 
 
-def test_the_latest_come_first_and_a_failure_outlives_them() -> None:
-    recent = Recent()
+def test_the_latest_come_first_and_a_failure_outlives_them(recent: Recent) -> None:
     recent.add(request("one", "bad", status=502))
     for number in range(LATEST_MAX + 2):
         recent.add(request("one", f"{number}", at_s=float(number), ttft_s=0.2, total_s=2.0))
@@ -59,8 +63,9 @@ def test_the_latest_come_first_and_a_failure_outlives_them() -> None:
     assert names(recent.all())[-1] == "bad"
 
 
-def test_who_sends_many_a_second_has_some_of_each_second_and_others_have_all_theirs() -> None:
-    recent = Recent()
+def test_who_sends_many_a_second_has_some_of_each_second_and_others_have_all_theirs(
+    recent: Recent,
+) -> None:
     for second in range(3):
         for number in range(10 * LATEST_PER_S):
             recent.add(request("many", f"{second}.{number}", at_s=2_000.0 + second))
@@ -71,8 +76,7 @@ def test_who_sends_many_a_second_has_some_of_each_second_and_others_have_all_the
     assert mine == ["mine 2", "mine 1", "mine 0"]
 
 
-def test_a_sample_reaches_further_back_than_the_latest() -> None:
-    recent = Recent()
+def test_a_sample_reaches_further_back_than_the_latest(recent: Recent) -> None:
     for number in range(10_000):
         recent.add(request("one", f"{number}", at_s=1_000.0 + number))
     seen = [int(name) for name in names(recent.all())]
@@ -80,8 +84,7 @@ def test_a_sample_reaches_further_back_than_the_latest() -> None:
     assert min(seen) < 100
 
 
-def test_the_slowest_are_by_turns_slow_to_begin_and_long() -> None:
-    recent = Recent()
+def test_the_slowest_are_by_turns_slow_to_begin_and_long(recent: Recent) -> None:
     for number in range(500):
         recent.add(request("one", f"{number}"))
     recent.add(request("one", "late", ttft_s=9.0, total_s=9.5))
@@ -92,8 +95,7 @@ def test_the_slowest_are_by_turns_slow_to_begin_and_long() -> None:
     assert names(recent.slow())[:3] == ["later", "long", "late"]
 
 
-def test_the_slowest_are_forgotten_after_two_windows() -> None:
-    recent = Recent()
+def test_the_slowest_are_forgotten_after_two_windows(recent: Recent) -> None:
     recent.add(request("one", "late", 1_000.0, ttft_s=9.0, total_s=9.0))
     recent.add(request("one", "a", 1_000.0 + 1.2 * SLOW_WINDOW_S))
     assert "late" in names(recent.slow())
@@ -104,9 +106,8 @@ def test_the_slowest_are_forgotten_after_two_windows() -> None:
 
 
 @pytest.mark.parametrize("attackers", [1, 20])
-def test_a_flood_pushes_out_nobody_else(attackers: int) -> None:
+def test_a_flood_pushes_out_nobody_else(recent: Recent, attackers: int) -> None:
     """Slower, failing, and under the victim's own ids."""
-    recent = Recent()
     victims: list[tuple[str, dict[str, Any]]]
     victims = [("fine", {}), ("bad", {"status": 500}), ("late", {"ttft_s": 3.0, "total_s": 4.0})]
     for name, how in victims:
@@ -129,8 +130,9 @@ def slow_names(recent: Recent, owner: str) -> list[str]:
 
 @pytest.mark.parametrize("owners", [7, 60, 65, 300])
 @pytest.mark.parametrize("later", [False, True])
-def test_fast_requests_of_many_others_push_out_no_slow_one(owners: int, *, later: bool) -> None:
-    recent = Recent()
+def test_fast_requests_of_many_others_push_out_no_slow_one(
+    recent: Recent, owners: int, *, later: bool
+) -> None:
     slow = [request("victim", f"{number}", ttft_s=2.5, total_s=2.6) for number in range(5)]
     fast = [request(f"{number % owners}", "fast", total_s=0.2) for number in range(300)]
     for each in [*fast, *slow] if later else [*slow, *fast]:
@@ -139,8 +141,7 @@ def test_fast_requests_of_many_others_push_out_no_slow_one(owners: int, *, later
     assert slow_names(recent, "victim") == names(recent.slow()[:5])
 
 
-def test_of_equal_owners_the_fastest_goes() -> None:
-    recent = Recent()
+def test_of_equal_owners_the_fastest_goes(recent: Recent) -> None:
     for number in range(SLOW_MAX):
         recent.add(request(f"{number}", f"{number}", ttft_s=1.0 + number, total_s=1.0 + number))
     recent.add(request("new", "fast", ttft_s=0.5, total_s=0.5))
@@ -153,8 +154,7 @@ def test_of_equal_owners_the_fastest_goes() -> None:
 
 
 @pytest.mark.parametrize("attackers", [1, 7, 30])
-def test_slower_ones_that_came_before_hide_no_slow_one(attackers: int) -> None:
-    recent = Recent()
+def test_slower_ones_that_came_before_hide_no_slow_one(recent: Recent, attackers: int) -> None:
     for number in range(1_000):
         recent.add(request(f"a{number % attackers}", "a", ttft_s=300.0, total_s=300.0))
     recent.add(request("victim", "late", ttft_s=3.0, total_s=4.0))
@@ -163,17 +163,15 @@ def test_slower_ones_that_came_before_hide_no_slow_one(attackers: int) -> None:
     assert slow_names(recent, "victim") == ["late"]
 
 
-def test_a_thousand_owners_take_no_more_than_one() -> None:
-    recent = Recent()
+def test_a_thousand_owners_take_no_more_than_one(recent: Recent) -> None:
     for number in range(5_000):
         recent.add(request(f"{number}", f"{number}", total_s=float(number)))
     assert len(recent.slow()) <= 4 * SLOW_MAX
     assert len(recent.all()) <= ENTRIES_MAX
 
 
-def test_all_of_them_together_are_small() -> None:
+def test_all_of_them_together_are_small(recent: Recent) -> None:
     """With the longest ids, and attempts at each of a hundred backends."""
-    recent = Recent()
     for number in range(30_000):
         slow_s = 10.0 if number % 50 == 0 else 1.0
         kept = request(

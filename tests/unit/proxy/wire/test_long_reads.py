@@ -18,6 +18,9 @@ ONE_BYTE_CHUNKS = b"".join(b"1\r\n%c\r\n" % letter for letter in LETTERS)
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
 CLOSED = HEAD + b"\r\n"
+# Each is short enough for a slice: only all of them together would hold the loop.
+EVENTS = b"".join(b'1d\r\ndata: {"content":"%03d"}    \n\n\r\n' % number for number in range(80))
+EVENTS_BODY = b"".join(b'data: {"content":"%03d"}    \n\n' % number for number in range(80))
 # Who feeds one of these in one call stands for a loop that goes on reading it.
 HOSTILE = {
     "chunks of a byte": (CHUNKED, ONE_BYTE_CHUNKS, LETTERS),
@@ -142,14 +145,21 @@ def test_who_pauses_in_the_last_slice_is_not_read() -> None:
     assert link.transport.reading
 
 
-def test_a_close_waits_for_its_turn() -> None:
-    for answer, end in ((CLOSED, "end"), (CHUNKED, AnswerCut)):
-        link = asked(answer, ONE_BYTE_CHUNKS)
-        link.lose()
-        assert all(isinstance(each, bytes) for each in link.sink.seen[1:])
-        link.clock.run()
-        assert link.sink.seen[-1] == end
-        assert link.body == (ONE_BYTE_CHUNKS if answer is CLOSED else LETTERS)
+@pytest.mark.parametrize(("answer", "end"), [(CLOSED, "end"), (CHUNKED, AnswerCut)])
+@pytest.mark.parametrize("spent_s", [0.0, AT_ONCE_S])
+def test_a_close_waits_for_the_turns_of_what_was_read(
+    answer: bytes, end: object, spent_s: float
+) -> None:
+    link = asked(CHUNKED, EVENTS)
+    link.pool.reads.scheduler.spend(spent_s)
+    lost = Stream(link.pool).asks(answer, ONE_BYTE_CHUNKS)
+    assert bool(lost.body) is not bool(spent_s)
+    lost.lose()
+    assert lost.sink.seen[:1] == [200]
+    assert end not in lost.sink.seen
+    link.clock.run()
+    assert lost.sink.seen[-1] == end
+    assert lost.body == (ONE_BYTE_CHUNKS if answer is CLOSED else LETTERS)
 
 
 def test_who_lets_go_hears_nothing_more() -> None:
@@ -174,11 +184,6 @@ def test_a_fault_in_a_slice_ends_its_answer_alone() -> None:
     link.clock.run()
     assert link.sink.seen[-1] is AnswerMalformed
     assert link.transport.aborted
-
-
-# Each is short enough for a slice: only all of them together would hold the loop.
-EVENTS = b"".join(b'1d\r\ndata: {"content":"%03d"}    \n\n\r\n' % number for number in range(80))
-EVENTS_BODY = b"".join(b'data: {"content":"%03d"}    \n\n' % number for number in range(80))
 
 
 def crowd(link: Link, read: bytes) -> list[Stream]:
@@ -279,18 +284,6 @@ def test_who_comes_while_others_wait_is_behind_them() -> None:
     second.reads(EVENTS)
     assert first.body
     assert not second.body
-
-
-def test_a_connection_lost_while_all_of_its_read_waits_ends_after_it() -> None:
-    for answer, end in ((CHUNKED, AnswerCut), (CLOSED, "end")):
-        link = asked(CHUNKED, EVENTS)
-        link.pool.reads.scheduler.spend(AT_ONCE_S)
-        lost = Stream(link.pool).asks(answer, EVENTS)
-        assert not lost.body
-        lost.lose()
-        assert lost.sink.seen == [200]
-        link.clock.run()
-        assert lost.sink.seen == [200, EVENTS_BODY if answer is CHUNKED else EVENTS, end]
 
 
 def test_who_is_paused_while_all_of_its_read_waits_is_passed_over() -> None:

@@ -293,18 +293,6 @@ async def test_a_hello_is_no_longer_than_it_need_be() -> None:
     assert not server.wire.sent
 
 
-async def test_certificates_of_a_backend_are_no_more_than_they_need_be() -> None:
-    client = End(client_context(), "localhost")
-    client.tls.connection_made(client.wire)
-    beginning = b"\x02\x00\xff\x00"  # of a hello of 65,280 bytes
-    for _ in range(3):
-        client.tls.data_received(b"\x16\x03\x03\x1f\xfb" + beginning.ljust(8_187, b"x"))
-        assert not client.wire.is_closing()
-        beginning = b""
-    client.tls.data_received(b"\x16\x03\x03\x00\x01x")  # more than CHAIN_BYTES_MAX
-    assert client.wire.is_closing()
-
-
 async def test_a_clients_connection_that_is_lost_is_freed_at_once() -> None:
     """Closing it when memory is short would free nothing otherwise."""
     plane = data_plane()
