@@ -1,12 +1,14 @@
 """A folder with one configuration file in it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from penstock.conf.issues import ConfigError, Issue
+from penstock.conf.keypath import KeyPath, keys_at
 from penstock.conf.load import Loaded, load
+from penstock.conf.settings import Settings
 
 FLEET = """\
 pools:
@@ -54,3 +56,12 @@ class Folder:
 
     def line(self, issue: Issue) -> str:
         return str(issue).replace(f"{self.path}/", "")
+
+
+def every_key(path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key of the settings, those of lists at their first entry."""
+    for key in keys_at(Settings, path):
+        at = (*path, key)
+        yield at
+        yield from every_key(at)
+        yield from every_key((*at, 0))

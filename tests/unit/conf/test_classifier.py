@@ -8,11 +8,6 @@ ROUTE = "routes: [{name: r, match: {label: [simple, hard]}, to: [{pool: chat}]}]
 URL = "classifier: {url: http://c:9000/classify}\n"
 
 
-def warned(folder: Folder, text: str) -> list[str]:
-    folder.file.touch(mode=0o600)
-    return [str(each).replace(f"{folder.path}/", "") for each in folder.load(FLEET + text).warnings]
-
-
 def test_its_keys_and_their_defaults(folder: Folder) -> None:
     settings = folder.load(FLEET + URL + ROUTE).settings
     asked = settings.classifier
@@ -20,7 +15,7 @@ def test_its_keys_and_their_defaults(folder: Folder) -> None:
     assert (asked.url, asked.deadline_ms) == ("http://c:9000/classify", 100.0)
     assert (asked.text_bytes, asked.cache_entries) == (2_048, 10_000)
     assert settings.routes[0].match.label == ("simple", "hard")
-    assert warned(folder, URL + ROUTE) == []
+    assert folder.warnings(FLEET + URL + ROUTE) == []
 
 
 def test_without_it_there_is_none(folder: Folder) -> None:
@@ -52,10 +47,10 @@ def test_what_is_wrong_with_it(folder: Folder, text: str, problem: str) -> None:
 
 def test_one_that_is_never_asked_is_warned_of(folder: Folder) -> None:
     told = "conf.yaml:5: classifier: is never asked: no route has `label` under `match`"
-    assert warned(folder, URL) == [told]
+    assert folder.warnings(FLEET + URL) == [told]
 
 
 def test_one_that_is_the_proxy_itself_is_warned_of(folder: Folder) -> None:
     own = "classifier: {url: http://127.0.0.1:8080/classify}\n"
     told = "conf.yaml:5: classifier.url: is this proxy itself: listen.port is 8080"
-    assert warned(folder, own + ROUTE) == [told]
+    assert folder.warnings(FLEET + own + ROUTE) == [told]

@@ -1,26 +1,20 @@
 """The effective configuration, the schema and the examples agree with the settings."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from pydantic import BaseModel
 
 from penstock import conf
-from penstock.conf.admission import AdmissionSettings, ClassSettings, StepSettings
 from penstock.conf.document import read
-from penstock.conf.keypath import fields_of, type_at
 from penstock.conf.load import load
 from penstock.conf.pools import BackendSettings, PoolSettings
-from penstock.conf.routes import FallbackSettings, RouteSettings, TargetSettings
 from penstock.conf.schema import schema
 from penstock.conf.settings import Settings
 from penstock.conf.show import render
-from penstock.conf.slo import SloSettings
-from penstock.conf.tenants import TenantKeySettings, TenantSettings
+from tests.unit.conf.folder import every_key
 
 EXAMPLES = Path(conf.__file__).parent / "examples"
 SCHEMA_LINE = "# yaml-language-server: $schema=./penstock.schema.json\n"
@@ -89,7 +83,7 @@ def test_the_schema_knows_every_key_and_no_other() -> None:
         for key, about in section["properties"].items()
         if not about.get("deprecated")
     }
-    assert keys == {path[-1] for path in key_paths(Settings)}
+    assert keys == {path[-1] for path in every_key()}
 
 
 def test_every_key_is_described() -> None:
@@ -155,25 +149,3 @@ def test_other_parsers_read_the_examples_alike() -> None:
     for path in EXAMPLES.glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
         assert yaml.safe_load(text) == read(text, {}).tree
-
-
-def key_paths(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key of the settings, those of lists once."""
-    for key in fields_of(section):
-        yield (*path, key)
-        lists: dict[str, object] = {
-            "pools": PoolSettings,
-            "backends": BackendSettings,
-            "tenants": TenantSettings,
-            "keys": TenantKeySettings,
-            "slo": SloSettings,
-        }
-        if section is AdmissionSettings:
-            lists = {"classes": ClassSettings, "degrade": StepSettings}
-        if section is Settings:
-            lists["routes"] = RouteSettings
-        if section is RouteSettings:
-            lists = {"to": TargetSettings, "fallbacks": FallbackSettings}
-        inner = lists.get(key) or type_at(section, (key,))
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from key_paths(inner, (*path, key))

@@ -1,34 +1,26 @@
 """Durations and sizes with units at every key that names one: file, environment, flags, schema."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from pydantic import BaseModel
 
 from penstock.conf.issues import ConfigError
-from penstock.conf.keypath import KeyPath, keys_at, spell, type_at
+from penstock.conf.keypath import KeyPath, keys_at, spell
 from penstock.conf.load import load
 from penstock.conf.schema import schema
 from penstock.conf.settings import Settings
 from penstock.conf.show import render
 from penstock.conf.units import plain, unit_of
-from tests.unit.conf.folder import Folder
+from tests.unit.conf.folder import Folder, every_key
 
 FLEET = 'pools: [{name: p, backends: [{name: a, url: "http://a:1"}]}]\n'
 # With what a section must have.
 BACKEND = {"backends": ["http://a:1"], "classifier.url": "http://c:1"}
 
 
-def keys_with_units(path: KeyPath = ()) -> Iterator[KeyPath]:
-    for key in keys_at(Settings, path):
-        at = (*path, key)
-        wanted = type_at(Settings, at)
-        if isinstance(wanted, type) and issubclass(wanted, BaseModel):
-            yield from keys_with_units(at)
-        elif unit_of(key) is not None:
-            yield at
+def keys_with_units() -> list[KeyPath]:
+    return [path for path in every_key() if 0 not in path and unit_of(str(path[-1])) is not None]
 
 
 def test_units_mean_what_they_say(folder: Folder) -> None:
@@ -67,7 +59,7 @@ def read_at(path: KeyPath, environ: dict[str, str], flags: dict[str, object]) ->
     return node
 
 
-@pytest.mark.parametrize("path", list(keys_with_units()), ids=spell)
+@pytest.mark.parametrize("path", keys_with_units(), ids=spell)
 def test_every_key_that_names_its_unit_takes_one(path: KeyPath) -> None:
     """From the environment and by a flag; bounds leave one of two sizes."""
     means: dict[str, float] = {

@@ -1,7 +1,6 @@
 """How often backends are probed, how many at once, and the rest between two turns."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -9,6 +8,7 @@ from penstock.balancing.backend import Backend, State
 from penstock.health.pace import COUNTED_S, HOLD_S, Pace, Places, Rest
 from penstock.health.probes import Outcome
 from tests.unit.health.watched import Scene
+from tests.unit.proxy.timers import Timers
 
 
 def fleet(count: int, state: State) -> list[Backend]:
@@ -66,39 +66,12 @@ async def test_one_of_many_that_start_is_asked_in_turn_and_one_with_requests_at_
 # -- places
 
 
-class Clock:
-    """Timers of the test's: `pass_hold` is the time that a place may be held."""
-
-    def __init__(self) -> None:
-        self.timers: list[Entry] = []
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> "Entry":
-        assert delay_s == HOLD_S
-        self.timers.append(Entry(call))
-        return self.timers[-1]
-
-    def pass_hold(self) -> None:
-        timers, self.timers = self.timers, []
-        for timer in timers:
-            if not timer.cancelled:
-                timer.call()
-
-
-class Entry:
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
 class Probes:
     """Probes that end when they are told to; `began` is in the order in which they did."""
 
     def __init__(self, count: int) -> None:
-        self.clock = Clock()
-        self.places = Places(count, self.clock.later)
+        self.timers = Timers()
+        self.places = Places(count, self.timers.call_later)
         self.began: list[int] = []
         self.ends = [asyncio.Event() for _ in range(20)]
         self.tasks: list[asyncio.Task[None]] = []
@@ -140,7 +113,7 @@ async def test_those_that_hang_keep_nobody_waiting() -> None:
     await probes.begin(*range(8))
     for held in (2, 4, 6):
         assert probes.began == list(range(held))
-        probes.clock.pass_hold()
+        probes.timers.to(probes.timers.now_s + HOLD_S)
         await probes.turn()
     assert probes.began == list(range(8))
     # A place that was given up is not given back again.

@@ -1,38 +1,12 @@
 """Connections to the admin port: how many there may be, and who gives way."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from penstock.proxy.admin.visitors import HEAD_S, REQUEST_S, VISITORS_MAX, Visitors
-from tests.unit.proxy.wire.transport import Transport
-
-
-class Timer:
-    def __init__(self, at_s: float, call: Callable[[], None]) -> None:
-        self.at_s = at_s
-        self.call = call
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Handler(asyncio.Protocol):
-    """What a connection is passed on to."""
-
-    def __init__(self) -> None:
-        self.seen: list[object] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.seen.append("made")
-
-    def data_received(self, data: bytes) -> None:
-        self.seen.append(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.seen.append("lost")
+from tests.unit.proxy.timers import Timers
+from tests.unit.proxy.wire.transport import Notes, Transport
 
 
 class From(Transport):
@@ -46,14 +20,13 @@ class From(Transport):
         return (self._address, 1) if name == "peername" else default
 
 
-class Door:
+class Door(Timers):
     """A port with a clock of the test's."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
-        self.timers: list[Timer] = []
-        self.handlers: list[Handler] = []
-        self.visitors = Visitors(self._handler, self._later)
+        super().__init__()
+        self.handlers: list[Notes] = []
+        self.visitors = Visitors(self._handler, self.call_later)
 
     def come(self, address: str = "") -> tuple[asyncio.Protocol, Transport]:
         visitor, transport = self.visitors(), From(address)
@@ -61,20 +34,11 @@ class Door:
         return visitor, transport
 
     def wait(self, time_s: float) -> None:
-        self.now_s += time_s
-        due = [each for each in self.timers if each.at_s <= self.now_s]
-        self.timers = [each for each in self.timers if each.at_s > self.now_s]
-        for timer in due:
-            if not timer.cancelled:
-                timer.call()
+        self.to(self.now_s + time_s)
 
-    def _handler(self) -> Handler:
-        self.handlers.append(Handler())
+    def _handler(self) -> Notes:
+        self.handlers.append(Notes())
         return self.handlers[-1]
-
-    def _later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(self.now_s + delay_s, call))
-        return self.timers[-1]
 
 
 def test_the_longest_idle_gives_way() -> None:

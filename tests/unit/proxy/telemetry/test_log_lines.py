@@ -6,6 +6,7 @@ import logging
 import os
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 import pytest
@@ -25,8 +26,11 @@ SECRET = "sk-canary"
 
 def formatted(message: str, *args: object, error: BaseException | None = None) -> str:
     info = (type(error), error, error.__traceback__) if error is not None else None
-    record = logging.LogRecord("penstock", logging.ERROR, "x.py", 1, message, args, info)
-    return LineFormatter().format(record)
+    return LineFormatter().format(record(message, *args, info=info))
+
+
+def record(message: str, *args: object, info: Any = None) -> logging.LogRecord:
+    return logging.LogRecord("penstock.proxy.app", logging.WARNING, "x.py", 1, message, args, info)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +53,9 @@ def test_a_line_stays_one_printable_line(text: str) -> None:
 
 
 def test_a_record_may_be_one_json_object() -> None:
-    record = logging.LogRecord(
-        "penstock.proxy.app", logging.WARNING, "x.py", 1, "a=%s", ("b",), None
-    )
-    record.created = 1_795_405_855.579
-    told = orjson.loads(JsonFormatter().format(record))
+    line = record("a=%s", "b")
+    line.created = 1_795_405_855.579
+    told = orjson.loads(JsonFormatter().format(line))
     assert told.pop("pid") == os.getpid()
     assert told == {
         "at": "2026-11-23T03:50:55.579Z",
@@ -62,16 +64,13 @@ def test_a_record_may_be_one_json_object() -> None:
         "message": "a=b",
     }
     error = raised()
-    record.exc_info = (type(error), error, error.__traceback__)
-    text = JsonFormatter().format(record)
+    line.exc_info = (type(error), error, error.__traceback__)
+    text = JsonFormatter().format(line)
     assert len(text.splitlines()) == 1
     assert SECRET not in text
     assert "ValueError" in orjson.loads(text)["exception"]
-    assert (
-        LineFormatter(pid=True)
-        .format(record)
-        .startswith(f"2026-11-23T03:50:55.579Z WARNING {os.getpid()} proxy.app a=b")
-    )
+    beginning = f"2026-11-23T03:50:55.579Z WARNING {os.getpid()} proxy.app a=b"
+    assert LineFormatter(pid=True).format(line).startswith(beginning)
 
 
 def test_a_long_line_is_cut() -> None:
@@ -109,10 +108,10 @@ def test_the_loops_report_quotes_no_argument(caplog: pytest.LogCaptureFixture) -
     context = {"message": f"Exception in callback f(b'{SECRET}')", "exception": raised()}
     log_of_loop(loop, context)
     loop.close()
-    (record,) = caplog.records
-    record.exc_text = None  # what pytest's own formatter made of it
-    assert record.getMessage() == "loop: Exception in callback f"
-    assert SECRET not in LineFormatter().format(record)
+    (told,) = caplog.records
+    told.exc_text = None  # what pytest's own formatter made of it
+    assert told.getMessage() == "loop: Exception in callback f"
+    assert SECRET not in LineFormatter().format(told)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_a_connection_given_up_while_it_failed_is_no_error(
         log_of_loop(loop, {"message": "Future exception was never retrieved", "exception": error})
         log_of_loop(loop, {"message": "Exception in callback f()", "exception": error})
     loop.close()
-    levels = [record.levelno for record in caplog.records]
+    levels = [each.levelno for each in caplog.records]
     assert levels == [logging.ERROR if told else logging.DEBUG, logging.ERROR]
 
 
@@ -152,10 +151,6 @@ def read_until(reads: int, text: bytes) -> bytes:
     return seen
 
 
-def record(number: int) -> logging.LogRecord:
-    return logging.LogRecord("penstock", logging.INFO, "x.py", 1, "number=%d", (number,), None)
-
-
 def test_a_reader_that_does_not_read_blocks_nobody_and_lost_lines_are_told(
     full_pipe: tuple[int, int],
 ) -> None:
@@ -165,13 +160,13 @@ def test_a_reader_that_does_not_read_blocks_nobody_and_lost_lines_are_told(
     try:
         before = lines_dropped()
         for number in range(WAITING_MAX + 10):
-            log.handle(record(number))
+            log.handle(record("number=%d", number))
         # The thread holds one line, or has not begun.
         assert lines_dropped() - before in (9, 10)
         dropped = lines_dropped() - before
         read_until(reads, b"number=%d\n" % (WAITING_MAX + 9 - dropped))
-        log.handle(record(7_000))
-        log.handle(record(7_001))
+        log.handle(record("number=%d", 7_000))
+        log.handle(record("number=%d", 7_001))
         told = read_until(reads, b"number=7001\n").splitlines()
     finally:
         logging.getLogger().removeHandler(log)
@@ -185,8 +180,8 @@ def test_all_that_waits_is_written_before_the_end(full_pipe: tuple[int, int]) ->
     reads, writes = os.pipe()
     log = Log(writes)
     for number in range(20):
-        log.handle(record(number))
-    log.handle(logging.LogRecord("penstock", logging.INFO, "x.py", 1, "odd=%d", ("x",), None))
+        log.handle(record("number=%d", number))
+    log.handle(record("odd=%d", "x"))
     log.close(10.0)
     lines = os.read(reads, 65_536).splitlines()
     assert len(lines) == 21
@@ -194,5 +189,5 @@ def test_all_that_waits_is_written_before_the_end(full_pipe: tuple[int, int]) ->
     for end in (reads, writes):
         os.close(end)
     stuck = Log(filled)
-    stuck.handle(record(1))
+    stuck.handle(record("number=%d", 1))
     stuck.close(0.01)  # gives up

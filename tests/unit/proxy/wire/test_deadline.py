@@ -1,46 +1,15 @@
 """A deadline that moves without touching the loop's timer."""
 
-from collections.abc import Callable
 from math import inf
 from typing import Any
 
 import pytest
 
 from penstock.proxy.wire.deadline import Deadline
+from tests.unit.proxy.timers import Timers
 
 
-class Timer:
-    def __init__(self, at_s: float, callback: Callable[[], None]) -> None:
-        self.at_s, self.callback, self.cancelled = at_s, callback, False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Loop:
-    """Keeps timers and a clock; `to` moves it."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.timers: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now_s
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Any:
-        self.timers.append(Timer(self.now_s + delay_s, callback))
-        return self.timers[-1]
-
-    def to(self, now_s: float) -> None:
-        while due := [t for t in self.timers if not t.cancelled and t.at_s <= now_s]:
-            timer = min(due, key=lambda timer: timer.at_s)
-            self.timers.remove(timer)
-            self.now_s = timer.at_s
-            timer.callback()
-        self.now_s = now_s
-
-
-def armed(loop: Loop) -> tuple[Deadline, list[float]]:
+def armed(loop: Timers) -> tuple[Deadline, list[float]]:
     """A deadline, and when it expired."""
     expired: list[float] = []
     on: Any = loop
@@ -59,7 +28,7 @@ def armed(loop: Loop) -> tuple[Deadline, list[float]]:
     ],
 )
 def test_it_expires_once_at_the_time_set_last(steps: list[Any], expired_s: list[float]) -> None:
-    loop = Loop()
+    loop = Timers()
     deadline, expired = armed(loop)
     for step, *at_s in steps:
         getattr(loop if step == "to" else deadline, step)(*at_s)
@@ -69,7 +38,7 @@ def test_it_expires_once_at_the_time_set_last(steps: list[Any], expired_s: list[
 
 
 def test_moving_it_later_costs_no_timer() -> None:
-    loop = Loop()
+    loop = Timers()
     deadline, expired = armed(loop)
     for second in range(1, 5):
         deadline.set(second + 5.0)

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 import pytest
 
 from penstock.proxy.wire.client_address import V2_BYTES_MAX, ProxyHeader, read_header
+from tests.unit.proxy.wire.transport import Notes, Transport
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 
@@ -80,40 +81,16 @@ def test_anything_else_is_refused(data: bytes) -> None:
         read_header(data)
 
 
-class Transport(asyncio.Transport):
+class Replaced(Transport):
     protocol: asyncio.BaseProtocol | None = None
-    aborted = False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
 
-    def is_closing(self) -> bool:
-        return self.aborted
 
-    def abort(self) -> None:
-        self.aborted = True
-
-
-class Behind(asyncio.Protocol):
-    def __init__(self) -> None:
-        self.happened: list[object] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.happened.append("made")
-
-    def data_received(self, data: bytes) -> None:
-        self.happened.append(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.happened.append("lost")
-
-    def come_from(self, address: str) -> None:
-        self.happened.append(address)
-
-
-def connected() -> tuple[ProxyHeader, Behind, Transport]:
-    behind, transport = Behind(), Transport()
-    header = ProxyHeader(behind, behind.come_from)
+def connected() -> tuple[ProxyHeader, Notes, Replaced]:
+    behind, transport = Notes(), Replaced()
+    header = ProxyHeader(behind, behind.seen.append)
     header.connection_made(transport)
     return header, behind, transport
 
@@ -121,16 +98,16 @@ def connected() -> tuple[ProxyHeader, Behind, Transport]:
 def test_the_connection_goes_on_behind_the_header() -> None:
     header, behind, transport = connected()
     header.data_received(V4[:20])
-    assert (behind.happened, transport.protocol) == (["made"], None)
+    assert (behind.seen, transport.protocol) == (["made"], None)
     header.data_received(V4[20:] + b"GET /")
-    assert behind.happened == ["made", "192.0.2.7", b"GET /"]
+    assert behind.seen == ["made", "192.0.2.7", b"GET /"]
     assert transport.protocol is behind
 
 
 def test_a_load_balancers_own_connection_keeps_its_address() -> None:
     header, behind, transport = connected()
     header.data_received(v2(0x00, b"", command=0x20))
-    assert (behind.happened, transport.protocol) == (["made"], behind)
+    assert (behind.seen, transport.protocol) == (["made"], behind)
 
 
 def test_a_connection_without_a_header_is_closed() -> None:
@@ -139,4 +116,4 @@ def test_a_connection_without_a_header_is_closed() -> None:
     assert transport.aborted
     header.data_received(V4)
     header.connection_lost(None)
-    assert behind.happened == ["made", "lost"]
+    assert behind.seen == ["made", "lost"]

@@ -8,10 +8,11 @@ from penstock.health.stall import UNPROBED_STALL_S
 from penstock.proxy.wire.deadline import LATE_S, READ_FIRST_S, Clock, Deadline
 from penstock.proxy.wire.pulse import BEAT_S, Pulse, Runnable
 from tests.unit.health.watched import HUNG, TIMEOUT, Scene
-from tests.unit.proxy.wire.test_deadline import Loop, armed
+from tests.unit.proxy.timers import Timers
+from tests.unit.proxy.wire.test_deadline import armed
 
 
-class Sleeper(Loop):
+class Sleeper(Timers):
     """A loop that can be stopped: all that fell due meanwhile fires when it goes on, in order."""
 
     cpu_s = 0.0
@@ -26,7 +27,7 @@ class Sleeper(Loop):
         for timer in sorted(self.timers, key=lambda timer: timer.at_s):
             if timer.at_s <= self.now_s and not timer.cancelled:
                 self.timers.remove(timer)
-                timer.callback()
+                timer.call()
 
     def work(self, time_s: float) -> None:
         """One step of its own that takes so long."""

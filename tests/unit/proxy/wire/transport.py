@@ -49,3 +49,19 @@ def dechunked(sent: bytes) -> tuple[bytes, bytes, bool]:
         body += rest[: int(size, 16)]
         rest = rest[int(size, 16) + 2 :]
     return head, body, False
+
+
+class Notes(asyncio.Protocol):
+    """Whatever a connection is passed on to: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.seen.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.seen.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.seen.append("lost")

@@ -1,9 +1,11 @@
-"""A reload keeps a pool's policy with what it learnt, and changes what the file changed."""
+"""A reload keeps a pool's policy with what it learnt, changes what the file changed, and ends."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,9 +20,11 @@ from penstock.balancing.policies import POLICIES
 from penstock.balancing.policies.token_cost import TokenCost
 from penstock.balancing.speed.compare import SAMPLES_MIN
 from penstock.balancing.speed.estimates import PRIOR_STEP_S, PRIOR_WORK_PER_S
+from penstock.conf.issues import ConfigError
+from penstock.conf.load import Loaded, load
 from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.reload.reload import Reload
+from penstock.proxy.reload.reload import READ_S, Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.metrics import Metrics
@@ -35,17 +39,26 @@ TURN = ASK.changed(session="s")
 class Running:
     """A data plane with one pool, its file, and its reload. Nothing is sent to the backends."""
 
-    def __init__(self, folder: Path, policy: str, weights: dict[str, float]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        policy: str,
+        weights: dict[str, float],
+        kind: type[Source] = Source,
+        read_s: float = READ_S,
+    ) -> None:
         self._path = folder / f"{id(self)}.json"
         self._write(policy, weights)
-        source, loop, names = Source(self._path, {}, {}), asyncio.get_running_loop(), Names()
+        source, loop, names = kind(self._path, {}, {}), asyncio.get_running_loop(), Names()
         loaded = source.load()
         first = configure(draft(loaded.settings, loaded.origins, None), loop, names)
-        metrics = Metrics([])
-        self.plane = DataPlane(first, loop=loop, rng=Random(7), metrics=metrics)
-        self.retirement = Retirement(metrics, lambda: self.plane.fleet)
-        threads = HandshakeThreads(loop)
-        self._reload = Reload(source, self.plane, self.retirement, self.plane.use, names, threads)
+        self.metrics = Metrics([])
+        self.plane = DataPlane(first, loop=loop, rng=Random(7), metrics=self.metrics)
+        self.retirement = Retirement(self.metrics, lambda: self.plane.fleet)
+        use, threads = self.plane.use, HandshakeThreads(loop)
+        self.reloads = Reload(
+            source, self.plane, self.retirement, use, names, threads, read_s=read_s
+        )
         self._ready()
 
     def _write(self, policy: str, weights: dict[str, float], **more: Any) -> None:
@@ -62,7 +75,7 @@ class Running:
 
     async def reload(self, policy: str, weights: dict[str, float], **more: Any) -> None:
         self._write(policy, weights, **more)
-        await self._reload()
+        await self.reloads()
         self._ready()
 
     @property
@@ -209,3 +222,38 @@ async def test_another_policy_begins_anew(it: Running) -> None:
     assert it.plane.configuration.sessions is None
     await it.reload("token_cost", {"a": 1.0, "b": 1.0})
     assert it.choose(TURN).reason is Reason.COST
+
+
+# Files that do not open ------------------------------------------------------------------------
+
+opens = threading.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class OfADeadServer(Source):
+    """Its files open while `opens` is set."""
+
+    def load(self) -> Loaded:
+        opens.wait()
+        return load(self.path, self.environ, self.flags)
+
+
+async def test_a_file_that_does_not_open_is_told_and_the_next_reload_works(tmp_path: Path) -> None:
+    """Nor does the end of the process wait for it."""
+    opens.set()
+    scene = Running(tmp_path, "token_cost", ABC, OfADeadServer, read_s=0.01)
+    opens.clear()
+    others = set(threading.enumerate())  # another test's may not have ended yet
+    try:
+        with pytest.raises(ConfigError, match="took more than"):
+            await scene.reloads()
+        assert "does one not open" in scene.reloads.failed[0]
+        assert not scene.metrics.config_reload_success
+        (stuck,) = [each for each in threading.enumerate() if each not in others]
+        assert (stuck.name, stuck.daemon) == ("reload", True)
+    finally:
+        opens.set()
+    scene.reloads._read_s = 60.0
+    await scene.reloads()
+    assert scene.reloads.failed == ()
+    assert scene.metrics.config_reload_success
