@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.keypath import KeyPath, keys_at
@@ -65,3 +66,8 @@ def every_key(path: KeyPath = ()) -> Iterator[KeyPath]:
         yield at
         yield from every_key(at)
         yield from every_key((*at, 0))
+
+
+def text_of(secret: SecretStr | None) -> str:
+    assert secret is not None
+    return secret.get_secret_value()

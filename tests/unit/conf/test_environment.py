@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.conf.load import load
-from tests.unit.conf.folder import FLEET, Folder
+from tests.unit.conf.folder import FLEET, Folder, text_of
 
 
 def test_the_environment_reads_yaml_except_for_text() -> None:
@@ -22,16 +22,14 @@ def test_the_environment_reads_yaml_except_for_text() -> None:
     assert (settings.log.level, settings.log.access) == ("error", False)
     assert settings.health.deep.interval_s == 10
     assert settings.timeouts.total_s is None
-    assert settings.admin.token is not None
-    assert settings.admin.token.get_secret_value() == "12345"
+    assert text_of(settings.admin.token) == "12345"
     assert settings.pools[0].name == "007"
 
 
 def test_text_from_the_environment_is_taken_as_it_stands() -> None:
     environ = {"PENSTOCK_ADMIN__TOKEN": "#{a:${X}", "PENSTOCK_ADMIN__TOKEN_FILE": "null"}
     admin = load(None, environ, {"backends": ["http://a"]}).settings.admin
-    assert admin.token is not None
-    assert admin.token.get_secret_value() == "#{a:${X}"
+    assert text_of(admin.token) == "#{a:${X}"
     assert admin.token_file is None
 
 

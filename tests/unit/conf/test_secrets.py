@@ -6,7 +6,7 @@ import pytest
 
 from penstock.conf.issues import ConfigError
 from penstock.proxy.reload.certificates import certificates_of
-from tests.unit.conf.folder import FLEET, Folder
+from tests.unit.conf.folder import FLEET, Folder, text_of
 
 
 def test_secrets_come_from_files_beside_the_configuration(folder: Folder) -> None:
@@ -15,10 +15,8 @@ def test_secrets_come_from_files_beside_the_configuration(folder: Folder) -> Non
     text = FLEET.replace("chat", "chat\n    api_key_file: key") + "admin: {token_file: token}\n"
     loaded = folder.load(text)
     pool, admin = loaded.settings.pools[0], loaded.settings.admin
-    assert pool.api_key is not None
-    assert pool.api_key.get_secret_value() == "sk-1"
-    assert admin.token is not None
-    assert admin.token.get_secret_value() == "t-1"
+    assert text_of(pool.api_key) == "sk-1"
+    assert text_of(admin.token) == "t-1"
     assert (pool.api_key_file, loaded.origins["pools[0].api_key"]) == ("key", "file:3")
 
 
@@ -78,8 +76,7 @@ def test_a_secret_and_its_file_exclude_each_other(folder: Folder) -> None:
 def test_secrets_may_stand_in_the_file_as_references(folder: Folder) -> None:
     text = FLEET.replace("chat", "chat\n    api_key: ${KEY}")
     pool = folder.load(text, {"KEY": "sk-1"}).settings.pools[0]
-    assert pool.api_key is not None
-    assert pool.api_key.get_secret_value() == "sk-1"
+    assert text_of(pool.api_key) == "sk-1"
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,7 @@ async def test_a_run_of_failures_ends_with_the_ejection_that_it_led_to(client: s
 async def test_an_answered_request_ends_a_run_of_failures(scene: Scene) -> None:
     for _ in range(3):
         scene.fail(REQUESTS_FALL - 1)
-        good = scene.lease()
-        good.first_token(scene.now_s)
-        good.complete(scene.now_s)
+        scene.stream().complete(scene.now_s)
     assert scene.backend.state is State.READY
 
 
@@ -80,9 +78,7 @@ async def test_a_deep_pass_brings_back_no_row_that_a_whole_answer_ended(scene: S
     """It was no client's doing, so that the pass itself clears nothing."""
     scene.lease().fail(scene.now_s, cause=Cause.NO_REQUEST)
     scene.watch.requests_failed(Cause.CLIENT)  # another's, which asks for the probe
-    good = scene.lease()
-    good.first_token(scene.now_s)
-    good.complete(scene.now_s)
+    scene.stream().complete(scene.now_s)
     asked = scene.ask.deep_asked
     await scene.turn()
     assert scene.ask.deep_asked > asked

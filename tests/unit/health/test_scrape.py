@@ -48,6 +48,12 @@ vllm:iteration_tokens_total_sum{engine="1",model_name="m"} 7.0
 """
 
 
+async def report_of(text: bytes) -> EngineReport:
+    report = await read_report(text, 0.0, 0)
+    assert report is not None
+    return report
+
+
 async def test_engines_are_summed_up() -> None:
     assert await read_report(TWO_ENGINES, 5.0, 2) == EngineReport(
         at_s=5.0,
@@ -67,24 +73,19 @@ async def test_engines_are_summed_up() -> None:
 
 async def test_an_engine_that_does_not_tell_its_cache_usage_is_not_told_as_empty() -> None:
     for text, told in ((TWO_ENGINES, True), (TWO_ENGINES.replace(b"kv_cache_usage", b"x"), False)):
-        report = await read_report(text, 5.0, 2)
-        assert report is not None
-        assert report.kv_told is told
+        assert (await report_of(text)).kv_told is told
 
 
 @pytest.mark.parametrize(("label", "keeps"), [(b"True", True), (b"False", False), (b"", True)])
 async def test_an_engine_may_tell_that_it_keeps_no_prefixes(label: bytes, keeps: bool) -> None:
     told = b'{enable_prefix_caching="%b",block_size' % label
-    report = await read_report(TWO_ENGINES.replace(b"{block_size", told), 5.0, 2)
-    assert report is not None
+    report = await report_of(TWO_ENGINES.replace(b"{block_size", told))
     assert report.keeps_prefixes is keeps
 
 
 async def test_what_only_people_read_is_summed_up_too() -> None:
-    report = await read_report(
-        TWO_ENGINES.replace(b"\nvllm:num_requests_waiting_by", b"\n_") + MORE, 5.0, 2
-    )
-    assert report is not None
+    text = TWO_ENGINES.replace(b"\nvllm:num_requests_waiting_by", b"\n_")
+    report = await report_of(text + MORE)
     assert (report.waiting_for_room, report.deferred) == (2, 3)
     assert (report.preemptions, report.prompt_tokens) == (11, 4_096)
     assert (report.steps, report.step_tokens) == (5, 1_010)
@@ -93,9 +94,7 @@ async def test_what_only_people_read_is_summed_up_too() -> None:
 async def test_each_search_ends_at_the_next_family() -> None:
     """A series that stands apart from its family is not the format, and costs no search."""
     text = TWO_ENGINES + b"# TYPE up gauge\nup 1\n" + TWO_ENGINES
-    report = await read_report(text, 5.0, 2)
-    assert report is not None
-    assert report.running == 7
+    assert (await report_of(text)).running == 7
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-Inf", b"-3", b"", b"many", b"1e300"])
@@ -103,16 +102,12 @@ async def test_what_is_no_count_is_left_out(value: bytes) -> None:
     text = TWO_ENGINES.replace(
         b'running{engine="1",model_name="m"} 4.0', b'running{a="}"} ' + value
     )
-    report = await read_report(text, 5.0, 0)
-    assert report is not None
-    assert report.running == 3
+    assert (await report_of(text)).running == 3
 
 
 async def test_labels_may_hold_anything() -> None:
     text = b'vllm:num_requests_running{model_name="a} 9 \\"b"} 2.0 1700000000'
-    report = await read_report(text, 0.0, 0)
-    assert report is not None
-    assert report.running == 2
+    assert (await report_of(text)).running == 2
 
 
 async def test_another_servers_metrics_are_no_report() -> None:
@@ -122,14 +117,11 @@ async def test_another_servers_metrics_are_no_report() -> None:
 
 async def test_an_engine_that_sleeps() -> None:
     text = TWO_ENGINES.replace(b'sleep_state="awake"} 1.0', b'sleep_state="awake"} 0.0')
-    report = await read_report(text, 0.0, 0)
-    assert report is not None
-    assert not report.awake
+    assert not (await report_of(text)).awake
 
 
 async def test_the_simulated_servers_are_read_too() -> None:
-    report = await read_report(render(SimServer("s", profile="instant")), 0.0, 0)
-    assert report is not None
+    report = await report_of(render(SimServer("s", profile="instant")))
     assert report.awake
     assert report.kv_tokens is not None
     assert report.kv_tokens > 0
@@ -149,7 +141,6 @@ async def test_no_count_of_all_engines_is_more_than_json_knows() -> None:
     series = b"".join(
         b'vllm:num_requests_running{engine="%d"} 9e17\n' % number for number in range(40)
     )
-    report = await read_report(series, 0.0, 0)
-    assert report is not None
+    report = await report_of(series)
     assert report.running == VALUE_MAX
     orjson.dumps(report.running + report.waiting)

@@ -6,8 +6,7 @@ from tests.unit.health.watched import HUNG, Scene
 
 
 async def test_requests_without_progress_bring_the_deep_probe_forward(scene: Scene) -> None:
-    lease = scene.lease()
-    lease.first_token(scene.now_s)
+    scene.stream()
     await scene.turn()
     scene.ask.deep_is = HUNG
     await scene.turn(step_s=STALL_S + 0.1)
@@ -55,8 +54,7 @@ async def test_prompts_that_pile_up_at_a_zombie_buy_it_no_time(scene: Scene) -> 
 
 
 async def test_progress_during_a_deep_probe_forgives_it(scene: Scene) -> None:
-    lease = scene.lease()
-    lease.first_token(scene.now_s)
+    lease = scene.stream()
     await scene.turn()
     scene.ask.deep_is = HUNG
     scene.ask.during_deep = lambda: lease.tokens(1)

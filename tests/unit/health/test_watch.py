@@ -33,8 +33,7 @@ async def test_a_stopped_server_is_out_after_fall_probes(scene: Scene) -> None:
 
 
 async def test_a_timeout_while_streams_progress_is_load(scene: Scene) -> None:
-    lease = scene.lease()
-    lease.first_token(scene.now_s)
+    lease = scene.stream()
     scene.ask.live_is = TIMEOUT
     scene.ask.during_live = lambda: lease.tokens(1)
     assert await scene.turn(10) is State.READY

@@ -99,12 +99,16 @@ class Scene:
         ask = Ask("/", prompt_tokens=tokens, stream=True, client=client)
         return Lease(self.backend, ask, self.now_s)
 
+    def stream(self) -> Lease:
+        """A request that has had its first token."""
+        lease = self.lease()
+        lease.first_token(self.now_s)
+        return lease
+
     def fail(self, times: int = 1, tokens: int = 0) -> None:
         """So many requests, one after the other, each of them after so many tokens."""
         for _ in range(times):
-            lease = self.lease()
-            if tokens:
-                lease.first_token(self.now_s)
-                lease.tokens(tokens)
+            lease = self.stream() if tokens else self.lease()
+            lease.tokens(tokens)
             assert lease.fail(self.now_s)
             self.watch.requests_failed()

@@ -9,17 +9,6 @@ from tests.unit.proxy.timers import Timers
 from tests.unit.proxy.wire.transport import Notes, Transport
 
 
-class From(Transport):
-    """A connection from an address."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self._address = address
-
-    def get_extra_info(self, name: str, default: object = None) -> object:
-        return (self._address, 1) if name == "peername" else default
-
-
 class Door(Timers):
     """A port with a clock of the test's."""
 
@@ -29,7 +18,7 @@ class Door(Timers):
         self.visitors = Visitors(self._handler, self.call_later)
 
     def come(self, address: str = "") -> tuple[asyncio.Protocol, Transport]:
-        visitor, transport = self.visitors(), From(address)
+        visitor, transport = self.visitors(), Transport(address)
         visitor.connection_made(transport)
         return visitor, transport
 

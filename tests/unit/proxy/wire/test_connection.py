@@ -72,22 +72,29 @@ class BackendTransport(Transport):
 
 
 class Sink:
-    def __init__(self) -> None:
+    """Notes what it is told, and does what it `then` does."""
+
+    def __init__(self, **then: Callable[[], object]) -> None:
         self.seen: list[Any] = []
         self.length: int | None = None
+        self._then = then
 
     def head(self, head: ResponseHead) -> None:
         self.length = head.length
-        self.seen.append(head.status)
+        self._told("head", head.status)
 
     def body(self, data: bytes) -> None:
-        self.seen.append(data)
+        self._told("body", data)
 
     def end(self) -> None:
-        self.seen.append("end")
+        self._told("end", "end")
 
     def lost(self, error: BackendError) -> None:
-        self.seen.append(type(error))
+        self._told("lost", type(error))
+
+    def _told(self, call: str, what: object) -> None:
+        self.seen.append(what)
+        self._then.get(call, lambda: None)()
 
 
 class Stream:
@@ -339,13 +346,8 @@ def test_an_answer_before_the_request_was_sent_is_not_reused() -> None:
 
 
 def test_a_sink_that_aborts_hears_no_more() -> None:
-    class Fastidious(Sink):
-        def head(self, head: ResponseHead) -> None:
-            super().head(head)
-            link.connection.abort()
-
     link = Link()
-    link.sink = Fastidious()
+    link.sink = Sink(head=link.connection.abort)
     link.asks(WHOLE)
     assert link.sink.seen == [200]
     assert not link.reusable
@@ -385,26 +387,16 @@ def test_the_number_of_idle_connections_is_limited() -> None:
 
 def test_a_pooled_connection_is_never_paused() -> None:
     """The last write of an answer may fill the client's buffer and pause its upstream."""
-
-    class Full(Sink):
-        def end(self) -> None:
-            super().end()
-            link.connection.pause()
-
     link = Link()
-    link.sink = Full()
+    link.sink = Sink(end=link.connection.pause)
     link.asks(WHOLE)
     assert link.reusable
     assert link.transport.reading
 
 
 def test_a_sink_that_fails_at_the_end_is_told_and_the_connection_closed() -> None:
-    class Faulty(Sink):
-        def end(self) -> None:
-            raise RuntimeError
-
     link = Link()
-    link.sink = Faulty()
+    link.sink = Sink(end=lambda: 1 / 0)
     link.asks(WHOLE)
     assert link.sink.seen[-1] is AnswerMalformed
     assert not link.reusable

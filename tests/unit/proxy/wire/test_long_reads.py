@@ -128,13 +128,8 @@ def test_nothing_is_taken_while_the_client_takes_nothing() -> None:
 
 
 def test_who_pauses_in_the_last_slice_is_not_read() -> None:
-    class Slow(Sink):
-        def body(self, data: bytes) -> None:
-            super().body(data)
-            link.connection.pause()
-
     link = asked()
-    link.sink = link.connection.sink = Slow()
+    link.sink = link.connection.sink = Sink(body=link.connection.pause)
     link.reads(CHUNKED, ONE_BYTE_CHUNKS)
     while link.body != LETTERS:
         link.connection.resume()
@@ -172,14 +167,13 @@ def test_who_lets_go_hears_nothing_more() -> None:
 
 
 def test_a_fault_in_a_slice_ends_its_answer_alone() -> None:
-    class Faulty(Sink):
-        def body(self, data: bytes) -> None:
-            if len(self.seen) > 3:
-                raise ValueError
-            super().body(data)
-
     link = asked()
-    link.sink = link.connection.sink = Faulty()
+
+    def fail_later() -> None:
+        if len(link.sink.seen) > 4:
+            raise ValueError
+
+    link.sink = link.connection.sink = Sink(body=fail_later)
     link.reads(CHUNKED, ONE_BYTE_CHUNKS)
     link.clock.run()
     assert link.sink.seen[-1] is AnswerMalformed

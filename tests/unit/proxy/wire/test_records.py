@@ -28,6 +28,7 @@ from penstock.proxy.wire.tls import HELLO_BYTES, SHOWN_BYTES_MAX, SHOWN_TIMES
 from tests.certificates import authority, client_certificate, client_context, server_context
 from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.forged_records import Forger
+from tests.unit.proxy.wire.test_ledger import Item
 from tests.unit.proxy.wire.tls_ends import End, connect, deliver, shake
 
 READ_BYTES = 262_144
@@ -340,18 +341,9 @@ def test_openssl_gets_parts_only_of_what_it_refuses(data: bytes, taken: int) -> 
 # Who gives way ---------------------------------------------------------------------------------
 
 
-class Waits:
-    """A stranger whose records wait."""
-
-    gone = False
-
-    def give_way(self) -> None:
-        self.gone = True
-
-
-def crowd(reads: RecordReads) -> Waits:
+def crowd(reads: RecordReads) -> Item:
     """Another stranger, that waits for as much as all may."""
-    other = Waits()
+    other = Item()
     reads.waiting.add(other, STRANGERS, STRANGERS_BYTES_MAX)
     return other
 

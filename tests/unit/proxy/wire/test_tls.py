@@ -5,7 +5,6 @@ import gc
 import ssl
 from random import Random
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -247,22 +246,11 @@ async def test_handshakes_at_the_data_port_go_by_its_turns() -> None:
     server.connection_lost(None)
 
 
-class Far(Wire):
-    """Of an address of its own."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self._address = address
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return (self._address, 1) if name == "peername" else default
-
-
 async def test_handshakes_of_many_strangers_delay_no_body() -> None:
     plane = data_plane()
     client = End(client_context(), "localhost")
     client.tls.connection_made(client.wire)
-    wires = [Far(f"192.0.2.{number}") for number in range(200)]
+    wires = [Wire(f"192.0.2.{number}") for number in range(200)]
     servers = [client_of(plane) for _ in wires]
     for server, wire in zip(servers, wires, strict=True):
         server.connection_made(wire)

@@ -18,8 +18,8 @@ HANDSHAKE_S = 5.0
 class Wire(Transport):
     """One end of a wire that a test delivers by hand."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, address: str = "192.0.2.1") -> None:
+        super().__init__(address)
         self.ended = self.paused = False
         self.limits: tuple[int | None, int | None] = (None, None)
 
@@ -47,9 +47,6 @@ class Wire(Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.limits = (high, low)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": ("192.0.2.1", 7)}.get(name, default)
 
 
 class App(asyncio.Protocol):

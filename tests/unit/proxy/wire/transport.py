@@ -7,8 +7,8 @@ from typing import Any
 class Transport(asyncio.Transport):
     """Stands in for a client's connection."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, address: str | None = None) -> None:
+        super().__init__({} if address is None else {"peername": (address, 7)})
         self.sent = b""
         self.closed = False
         self.aborted = False
