@@ -54,16 +54,15 @@ def test_errors_of_a_secret_file_name_key_and_file(
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("''", 'must not be empty, got ""'), ("5", "must be text, got 5; put it in quotes")],
+    [
+        ("''", 'must not be empty, got ""'),
+        ("5", "must be text, got 5; put it in quotes"),
+        (".", '"." cannot be read: Is a directory'),
+    ],
 )
-def test_a_secret_file_needs_a_name(folder: Folder, name: str, problem: str) -> None:
+def test_a_secret_file_has_the_name_of_a_file(folder: Folder, name: str, problem: str) -> None:
     (issue,) = folder.issues(FLEET + f"admin: {{token_file: {name}}}\n")
     assert issue == f"conf.yaml:5: admin.token_file: {problem}"
-
-
-def test_a_secret_file_that_is_a_folder(folder: Folder) -> None:
-    (issue,) = folder.issues(FLEET + "admin: {token_file: .}\n")
-    assert issue == 'conf.yaml:5: admin.token_file: "." cannot be read: Is a directory'
 
 
 def test_a_secret_and_its_file_exclude_each_other(folder: Folder) -> None:

@@ -76,21 +76,19 @@ async def test_one_that_is_worse_stays_out_until_an_operator_wants_it_back(
     assert not scene.told  # the operator has decided
 
 
-@pytest.mark.parametrize(("count", "out"), [(1, False), (2, True)])
-async def test_a_pool_keeps_its_last_backend(count: int, out: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "others_out", "out"),
+    [(1, 0, False), (2, 0, True), (4, 1, True), (4, 2, False)],
+)
+async def test_a_pool_keeps_its_last_backend_and_half_of_its_backends(
+    count: int, others_out: int, out: bool
+) -> None:
     scene = New(count)
-    await scene.turn()
-    assert scene.watch.worse("errors") is out
-    assert (scene.backend.state is State.EJECTED) is out
-
-
-@pytest.mark.parametrize(("others_out", "out"), [(1, True), (2, False)])
-async def test_a_pool_keeps_half_of_its_backends(others_out: int, out: bool) -> None:
-    scene = New(4)
     await scene.turn()
     for peer in scene.peers[1 : 1 + others_out]:
         peer.state = State.EJECTED
     assert scene.watch.worse("errors") is out
+    assert (scene.backend.state is State.EJECTED) is out
 
 
 async def test_another_version_after_an_ejection_is_new(scene: New) -> None:

@@ -62,11 +62,6 @@ async def test_a_zombie_is_found_by_deep_probes(scene: Scene) -> None:
     assert scene.ask.deep_asked == 2
 
 
-async def test_a_busy_answer_to_a_deep_probe_says_nothing(scene: Scene) -> None:
-    scene.ask.deep_is = Outcome("status_503", busy=True)
-    assert await scene.turn(20, step_s=10.0) is State.READY
-
-
 async def test_a_draining_server_is_out_at_once_and_not_back_by_its_health(scene: Scene) -> None:
     scene.watch.certain("draining")
     scene.ask.deep_is = Outcome("draining", certain=True)
@@ -104,9 +99,11 @@ async def test_a_busy_answer_lets_it_back(scene: Scene) -> None:
     assert await scene.turn(2) is State.WARMING
 
 
-async def test_a_busy_backend_is_asked_no_sooner(scene: Scene) -> None:
+async def test_a_busy_answer_to_a_deep_probe_says_nothing_and_brings_no_other_forward(
+    scene: Scene,
+) -> None:
     scene.ask.deep_is = Outcome("status_503", busy=True)
-    await scene.turn(20, step_s=2.0)
+    assert await scene.turn(20, step_s=2.0) is State.READY
     assert 3 <= scene.ask.deep_asked <= 5
 
 

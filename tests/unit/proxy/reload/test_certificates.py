@@ -166,11 +166,6 @@ def test_an_authority_that_is_none(tmp_path: Path) -> None:
     assert refused(path) == ["9: pools[0].tls.ca_file: ca holds no PEM certificate"]
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    path = written(tmp_path, OURS, backend=HTTPS, pool={"ca_file": "ca"})
-    assert len(refused(path)) == 3
-
-
 def test_a_chain_of_certificates_is_used_whole(tmp_path: Path) -> None:
     between = trustme.CA().create_child_ca()
     files = issue(tmp_path, by=between)

@@ -380,23 +380,6 @@ async def test_what_comes_while_the_thread_works_is_kept() -> None:
     assert client.tls.opened.exception() is None
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("trusted", [False, True])
-async def test_what_an_aborted_handshake_came_to_is_dropped(trusted: bool, late: bool) -> None:
-    """The dial was given up, or the backend has left, before or while the thread works."""
-    thread, client = dialed(trusted)
-    flight(client)
-    await turns()
-    sent = client.wire.sent
-    await thread.abort(client, late)
-    assert not client.tls.opened.done()
-    client.tls.connection_lost(None)
-    assert (client.wire.sent, client.app.got) == (sent, b"")
-    assert client.app.lost == [None]
-    assert isinstance(client.tls.opened.exception(), ConnectionError)
-    assert not thread.works
-
-
 class Silent(Wire):
     """uvloop's transport after the call that made it was cancelled: it looks open."""
 
@@ -410,16 +393,26 @@ class Silent(Wire):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_an_aborted_handshake_asks_no_transport_whether_it_is_closed(late: bool) -> None:
-    thread, client = dialed()
-    client.wire = Silent()
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("wire", [Wire, Silent])
+async def test_what_an_aborted_handshake_came_to_is_dropped(
+    wire: type[Wire], trusted: bool, late: bool
+) -> None:
+    """The dial was given up, or the backend has left, before or while the thread works."""
+    thread, client = dialed(trusted)
+    client.wire = wire()
     flight(client)
     await turns()
     sent = client.wire.sent
     await thread.abort(client, late)
     client.app.transport.write(b"x")
     assert client.app.transport.is_closing()
-    assert (client.wire.sent, client.tls.opened.done()) == (sent, False)
+    assert not client.tls.opened.done()
+    client.tls.connection_lost(None)
+    assert (client.wire.sent, client.app.got) == (sent, b"")
+    assert client.app.lost == [None]
+    assert isinstance(client.tls.opened.exception(), ConnectionError)
+    assert not thread.works
 
 
 async def test_a_dial_may_be_aborted_before_it_is_connected() -> None:
@@ -437,18 +430,6 @@ async def test_closing_leaves_the_handshake_to_the_thread() -> None:
     assert (client.wire.closed, client.wire.sent) == (True, b"")
     await thread.run()
     assert client.wire.sent == b""
-
-
-async def test_who_is_not_the_backend_is_told_after_the_thread() -> None:
-    thread, client = dialed(trusted=False)
-    flight(client)
-    await turns()
-    assert client.wire.sent == b""
-    await thread.run()
-    assert client.wire.closed
-    assert client.wire.sent  # the alert
-    client.tls.connection_lost(None)
-    assert isinstance(client.tls.opened.exception(), ssl.SSLCertVerificationError)
 
 
 async def test_certificates_are_no_more_than_they_need_be_in_the_thread_too() -> None:

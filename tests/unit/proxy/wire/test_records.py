@@ -362,6 +362,8 @@ async def test_what_of_a_stranger_waits_is_counted_until_it_is_deciphered(proven
     turns.run()
     assert server.app.got == MANY
     assert reads.waiting.of(STRANGERS) == 0
+    crowd(reads)
+    assert (server.refused, server.wire.is_closing()) == (False, False)
 
 
 async def test_a_part_of_a_strangers_record_is_kept_from_openssl_and_counted() -> None:
@@ -407,14 +409,6 @@ async def test_a_part_of_who_has_shown_a_key_is_not_counted() -> None:
     assert server.tls._incoming.pending == 0
     server.tls.data_received(sent[20_000:])
     assert len(server.app.got) == 32_000
-
-
-async def test_who_was_deciphered_gives_way_to_nobody() -> None:
-    turns, reads, _, server = sent_bytewise(MANY, proven=False)
-    turns.run()
-    crowd(reads)
-    assert server.app.got == MANY
-    assert (server.refused, server.wire.is_closing()) == (False, False)
 
 
 async def test_who_has_shown_a_key_meanwhile_gives_way_to_no_stranger() -> None:

@@ -141,11 +141,10 @@ def deliver(source: End, to: End, piece_bytes: int = 0) -> bytes:
 
 def shaken(
     *, client: ssl.SSLContext | None = None, server: ssl.SSLContext | None = None,
-    name: str = "localhost", piece_bytes: int = 0, greeting: bytes = b"",
+    name: str = "localhost", piece_bytes: int = 0,
 ) -> tuple[End, End]:  # fmt: skip
     """A client and a server after their handshake."""
     left, right = End(client or client_context(), name), End(server or server_context())
-    right.app.greeting = greeting
     connect(left, right)
     return shake(left, right, piece_bytes)
 
