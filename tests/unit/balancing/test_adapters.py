@@ -85,9 +85,9 @@ def test_the_first_request_makes_one_backend_load_and_the_others_wait_for_that()
 
 def test_the_policy_says_which() -> None:
     scene = Scene()
-    leases = scene.occupy(0, 2) + scene.occupy(2, 2)
+    scene.occupy(0, 2)
+    scene.occupy(2, 2)
     assert scene.begin() is scene.backends[1]
-    assert len(leases) == 4
 
 
 def test_who_lists_it_serves_it_and_nobody_else_is_asked() -> None:
@@ -123,44 +123,32 @@ def test_what_nobody_can_serve_at_all_is_not_for_loads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at_first", "at_second", "loads"),
+    ("at_first", "at_second", "most", "queued", "loads"),
     [
-        (BUSY_REQUESTS - 1, 0, False),
-        (BUSY_REQUESTS, 0, True),
-        (BUSY_REQUESTS, BUSY_REQUESTS // 2, False),
-        (BUSY_REQUESTS, BUSY_REQUESTS // 2 - 1, True),
+        (BUSY_REQUESTS - 1, 0, None, False, False),
+        (BUSY_REQUESTS, 0, None, False, True),
+        (BUSY_REQUESTS, BUSY_REQUESTS // 2, None, False, False),
+        (BUSY_REQUESTS, BUSY_REQUESTS // 2 - 1, None, False, True),
+        (2, 5, 2, False, True),  # it has all that it may have
+        (2, 0, None, False, False),
+        (2, 0, None, True, True),  # requests wait in the proxy
     ],
 )
-def test_one_more_loads_when_the_first_is_busy(at_first: int, at_second: int, loads: bool) -> None:
+def test_one_more_loads_when_the_first_is_busy(
+    at_first: int, at_second: int, most: int | None, *, queued: bool, loads: bool
+) -> None:
     scene = Scene(2)
     scene.list_at(0)
-    leases = scene.occupy(0, at_first) + scene.occupy(1, at_second)
-    assert scene.look() == Step(begins=scene.backends[1] if loads else None)
-    assert len(leases) == at_first + at_second
-
-
-def test_so_it_does_when_the_first_has_all_that_it_may_have() -> None:
-    scene = Scene(2)
-    scene.list_at(0)
-    scene.backends[0].max_requests = 2
-    leases = scene.occupy(0, 2) + scene.occupy(1, 5)
-    assert scene.look().begins is scene.backends[1]
-    assert len(leases) == 7
-
-
-def test_so_it_does_when_requests_wait_in_the_proxy() -> None:
-    scene = Scene(2)
-    scene.list_at(0)
-    leases = scene.occupy(0, 2)
-    assert scene.look() == GO
-    assert scene.look(queued=True).begins is scene.backends[1]
-    assert len(leases) == 2
+    scene.backends[0].max_requests = most
+    scene.occupy(0, at_first)
+    scene.occupy(1, at_second)
+    assert scene.look(queued=queued) == Step(begins=scene.backends[1] if loads else None)
 
 
 def test_a_load_that_spreads_keeps_nobody_waiting_and_is_one_at_a_time() -> None:
     scene = Scene(3)
     scene.list_at(0)
-    leases = scene.occupy(0, BUSY_REQUESTS)
+    scene.occupy(0, BUSY_REQUESTS)
     step = scene.look()
     assert not step.waits
     assert step.begins is not None
@@ -168,20 +156,22 @@ def test_a_load_that_spreads_keeps_nobody_waiting_and_is_one_at_a_time() -> None
     assert scene.look() == GO
     scene.end(loaded=False)
     assert scene.look().begins not in (None, step.begins)
-    assert len(leases) == BUSY_REQUESTS
 
 
 # Failures -------------------------------------------------------------------------------------
 
 
-def test_after_a_failure_each_other_backend_is_asked_once_and_then_none() -> None:
-    scene = Scene(3)
-    asked = [scene.fails() for _ in range(3)]
+@pytest.mark.parametrize("backends", [1, 3])
+def test_after_a_failure_each_other_backend_is_asked_once_and_then_none(backends: int) -> None:
+    scene = Scene(backends)
+    asked = [scene.fails() for _ in range(backends)]
     assert {backend for backend, _ in asked} == set(scene.backends)
-    assert [rest_s for _, rest_s in asked] == [1.0, 1.0, 1.0]
+    assert [rest_s for _, rest_s in asked] == [1.0] * backends
     with pytest.raises(NotLoaded) as refused:
         scene.look()
     assert refused.value.retry_after_s == 1.0
+    scene.now_s += 1.0
+    scene.begin()
 
 
 def test_broken_backends_keep_an_adapter_from_nobody() -> None:
@@ -199,13 +189,12 @@ def test_broken_backends_keep_an_adapter_from_nobody() -> None:
 def test_what_fails_where_others_have_it_makes_nobody_wait_who_needs_it() -> None:
     scene = Scene(2)
     scene.list_at(0)
-    leases = scene.occupy(0, BUSY_REQUESTS)
+    scene.occupy(0, BUSY_REQUESTS)
     for _ in range(8):  # the other one is asked again and again, and refuses
         step = scene.look()
         assert step.begins is scene.backends[1]
         scene.loads.begin(ask(), step.begins)
         scene.now_s += scene.end(loaded=False)
-    assert len(leases) == BUSY_REQUESTS
     scene.backends[0].models = {"base": b""}  # it was restarted
     assert scene.begin() is scene.backends[0]
 
@@ -229,16 +218,6 @@ def test_an_adapter_that_fails_again_and_again_rests_for_longer_and_longer() -> 
     assert gaps_s == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_the_only_backend_rests_after_one_failure() -> None:
-    scene = Scene(1)
-    scene.fails()
-    with pytest.raises(NotLoaded) as refused:
-        scene.look()
-    assert refused.value.retry_after_s == 1.0
-    scene.now_s += 1.0
-    scene.begin()
-
-
 def test_a_success_ends_the_count_of_failures() -> None:
     scene = Scene(1)
     for _ in range(5):
@@ -258,35 +237,26 @@ def test_one_adapter_that_fails_is_nothing_to_another() -> None:
 # Limits ---------------------------------------------------------------------------------------
 
 
-def test_a_backend_loads_two_at_once() -> None:
-    scene = Scene(1, adapters=BACKEND_MAX + 1)
-    for number in range(BACKEND_MAX):
-        scene.begin(number, client=f"c{number}")
-    assert scene.look(BACKEND_MAX) == WAIT
+@pytest.mark.parametrize(
+    ("backends", "loads", "clients", "other_waits"),
+    [
+        (1, BACKEND_MAX, "c{}", True),  # of one backend
+        (20, CLIENT_MAX, "greedy", False),
+        (1, 1, "greedy", False),  # of one backend, too
+        (20, ALL_MAX, "c{}", True),
+    ],
+)
+def test_places_for_loads_are_few_and_one_client_cannot_take_all(
+    backends: int, loads: int, clients: str, *, other_waits: bool
+) -> None:
+    scene = Scene(backends, adapters=loads + 1)
+    for number in range(loads):
+        scene.begin(number, client=clients.format(number))
+    assert scene.look(loads, client=clients.format(0)) == WAIT
+    assert scene.look(loads, client="other").waits
+    assert (scene.look(loads, client="other") == WAIT) is other_waits
     scene.end(0, loaded=False)
-    assert scene.look(BACKEND_MAX).begins is scene.backends[0]
-
-
-def test_one_client_cannot_take_all_places() -> None:
-    scene = Scene(20, adapters=CLIENT_MAX + 1)
-    for number in range(CLIENT_MAX):
-        scene.begin(number, client="greedy")
-    assert scene.look(CLIENT_MAX, client="greedy") == WAIT
-    assert scene.look(CLIENT_MAX, client="other").begins is not None
-
-
-def test_one_client_cannot_take_all_places_of_a_backend() -> None:
-    scene = Scene(1, adapters=2)
-    scene.begin(0, client="greedy")
-    assert scene.look(1, client="greedy") == WAIT
-    assert scene.look(1, client="other").begins is scene.backends[0]
-
-
-def test_all_together_have_so_many_places() -> None:
-    scene = Scene(20, adapters=ALL_MAX + 1)
-    for number in range(ALL_MAX):
-        scene.begin(number, client=f"c{number}")
-    assert scene.look(ALL_MAX, client="one more") == WAIT
+    assert scene.look(loads, client="other").begins is not None
 
 
 def test_who_waits_waits_for_a_load_that_runs() -> None:

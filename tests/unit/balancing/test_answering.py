@@ -11,11 +11,6 @@ from tests.unit.balancing.admission.door import full
 WHOLE_S = work_of(10_000, 10_000) / PRIOR_WORK_PER_S
 
 
-@pytest.fixture
-def backend() -> Backend:
-    return Backend("a", "http://127.0.0.1:1")
-
-
 def stream_on(backend: Backend, began_s: float = 0.0, prompts: int = 1) -> Lease:
     ask = Ask("/", prompt_tokens=10_000, prompts=prompts, stream=True)
     return Lease(backend, ask, began_s)

@@ -1,34 +1,30 @@
 """Long prompts that no engine computes: little work once that is likely; and who may say so."""
 
-from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.backend import Backend, State
+from penstock.balancing.backend import Backend
 from penstock.balancing.computed_prompts import FITS_MIN, OverContext
-from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.policies.token_cost import TokenCost
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.health.engine import read_models
+from tests.unit.balancing.backends import gate_over, numbered
 
 LONG = 300_000
 CONTEXT = 131_072
 OVER = 190_000  # by its estimate, which may be off by that
 
 
-def fleet(*contexts: int, model: str | None = None) -> tuple[Gate, tuple[Backend, ...]]:
-    backends = tuple(Backend(str(i), f"http://{i}") for i in range(len(contexts)))
+def fleet(*contexts: int, model: str | None = None) -> tuple[Gate, list[Backend]]:
+    backends = numbered(len(contexts))
     for backend, context in zip(backends, contexts, strict=True):
-        backend.state = State.READY
         backend.contexts = {None: context, model: context} if context else {}
-    fleet = Fleet((Pool("default", backends, TokenCost()),))
-    return Gate(lambda: fleet, Random(1)), backends
+    return gate_over(backends, "token_cost"), backends
 
 
 def ask(tokens: int = LONG, **fields: Any) -> Ask:
@@ -56,50 +52,58 @@ def test_what_no_backend_takes_is_no_work() -> None:
     assert all(backend.own.idle for backend in backends)
 
 
-def test_no_request_holds_more_than_its_model_can() -> None:
-    """Whatever it looks like: thousands of images that are none, say."""
-    gate, _ = fleet(131_072, 131_072)
-    lease = gate.choose(ask(5_000_000, uncut=False), 0.0)
-    assert lease.queued_tokens == 131_072
+MILLION = 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("contexts", "tokens", "fields", "queued"),
+    [
+        # What is somewhat over the context by its estimate is work, and what is far over it none.
+        ((CONTEXT, CONTEXT), OVER, {}, CONTEXT),
+        ((CONTEXT,), LONG, {}, 1),
+        # No request holds more than its model can, whatever it looks like: thousands of images.
+        ((CONTEXT, CONTEXT), 5_000_000, {"uncut": False}, CONTEXT),
+        ((CONTEXT, CONTEXT), 10_000_000, {"uncut": False}, CONTEXT),
+        ((0, CONTEXT), 500_000_000, {"prompts": 2}, 2 * MILLION),
+        # `truncate_prompt_tokens: -1`, to what the model takes.
+        ((512, 512), 3_000, {"uncut": False, "generates": False}, 512),
+        ((512, 512), 60_000, {"uncut": False, "generates": False, "prompts": 20}, 512 * 20),
+        # One backend's word is not enough. Who lies shorter attracts nothing.
+        ((1, CONTEXT), 100_000, {}, 100_000),
+        ((1, 0), 100_000, {}, 100_000),
+        # Each prompt of several is compared.
+        ((CONTEXT,), LONG, {"prompts": 10}, LONG),
+        ((CONTEXT,), 10 * LONG, {"prompts": 10}, 1),
+        # An adapter has the context of its base.
+        ((CONTEXT,), LONG, {"model": "base"}, 1),
+        ((CONTEXT,), LONG, {"model": "adapter"}, 1),
+        # Where a context is not known, nothing is refused.
+        ((0, CONTEXT), 10_000_000, {}, MILLION),
+        ((0, 0), 10_000_000, {}, MILLION),
+    ],
+)
+def test_how_much_of_a_prompt_is_queued(
+    contexts: tuple[int, ...], tokens: int, fields: dict[str, Any], queued: int
+) -> None:
+    gate, _ = fleet(*contexts, model="base")
+    for _ in range(8):
+        assert gate.choose(ask(tokens, **fields), 0.0).queued_tokens == queued
+
+
+def test_a_block_of_a_prompt_is_no_longer_than_the_prompt_may_be() -> None:
     gate, _ = fleet(0, 131_072)
     lease = gate.choose(ask(500_000_000, prompts=2, blocks=(1, 2), block_tokens=2.5e8), 0.0)
-    assert lease.queued_tokens == 2 * 1_048_576
-    assert lease.ask.leading_tokens(1) <= 1_048_576
+    assert lease.ask.leading_tokens(1) <= MILLION
 
 
-def test_what_is_far_over_every_context_is_refused() -> None:
+def test_what_is_far_over_every_context_is_refused_and_an_exact_count_sooner() -> None:
     gate, _ = fleet(131_072, 32_768)
     with pytest.raises(OverContext) as raised:
         gate.choose(ask(4 * 131_072 + 1), 0.0)
     assert raised.value.context_tokens == 131_072
-
-
-def test_an_exact_count_is_refused_sooner() -> None:
-    gate, _ = fleet(131_072)
     with pytest.raises(OverContext):
         gate.choose(ask(OVER + 10_000, counted=(200_000.0, 1.0)), 0.0)
     gate.choose(ask(OVER, counted=(190_000.0, 1.0)), 0.0)
-
-
-@pytest.mark.parametrize("contexts", [(0, 131_072), (0, 0)])
-def test_nothing_is_refused_where_a_context_is_not_known(contexts: tuple[int, int]) -> None:
-    gate, _ = fleet(*contexts)
-    assert gate.choose(ask(10_000_000), 0.0).queued_tokens > CONTEXT
-
-
-def test_what_is_shortened_by_the_backend_is_not_refused() -> None:
-    gate, _ = fleet(131_072, 131_072)
-    assert gate.choose(ask(10_000_000, uncut=False), 0.0).queued_tokens == CONTEXT
-
-
-@pytest.mark.parametrize(("prompts", "tokens"), [(1, 3_000), (20, 60_000)])
-def test_what_is_cut_to_a_small_context_is_no_more_than_that(prompts: int, tokens: int) -> None:
-    """`truncate_prompt_tokens: -1`: to what the model takes."""
-    gate, _ = fleet(512, 512)
-    wanted = ask(tokens, uncut=False, generates=False, stream=False, prompts=prompts)
-    lease = gate.choose(wanted, 0.0)
-    assert lease.queued_tokens == 512 * prompts
-    lease.end(1.0)
 
 
 def test_what_goes_on_at_its_owner_holds_no_more_either() -> None:
@@ -110,10 +114,8 @@ def test_what_goes_on_at_its_owner_holds_no_more_either() -> None:
     assert lease.queued_tokens == 131_072
 
 
-def test_an_estimate_may_be_wrong() -> None:
-    """What is somewhat over the context by it is work; what was served is, the next time."""
+def test_what_was_served_is_work_the_next_time() -> None:
     gate, _ = fleet(131_072, 131_072)
-    assert gate.choose(ask(190_000), 0.0).queued_tokens == 131_072
     leases = [gate.choose(ask(), 0.0) for _ in range(4)]
     for lease in leases:
         speed = lease.backend.prefill_speed.work_s
@@ -129,26 +131,6 @@ def test_what_was_not_expected_is_held_once_it_is_there() -> None:
     assert lease.backend.active_decode_tokens == 131_072
     lease.end(2.0)
     assert lease.backend.own.idle
-
-
-def test_one_backends_word_is_not_enough() -> None:
-    """Who lies shorter attracts nothing, and who does not tell may take it."""
-    for contexts in ((1, 131_072), (1, 0)):
-        gate, _ = fleet(*contexts)
-        for _ in range(8):
-            assert gate.choose(ask(100_000), 0.0).queued_tokens == 100_000
-
-
-def test_each_prompt_of_several_is_compared() -> None:
-    gate, _ = fleet(131_072)
-    assert gate.choose(ask(prompts=10), 0.0).queued_tokens == LONG
-    assert gate.choose(ask(10 * LONG, prompts=10), 0.0).queued_tokens == 1
-
-
-def test_an_adapter_has_the_context_of_its_base() -> None:
-    gate, _ = fleet(131_072, model="base")
-    assert gate.choose(ask(model="base"), 0.0).queued_tokens == 1
-    assert gate.choose(ask(model="adapter"), 0.0).queued_tokens == 1
 
 
 def test_what_was_refused_is_expected_to_be_and_only_that() -> None:
@@ -260,30 +242,19 @@ def test_a_prompt_is_too_long_for_a_pool_exactly_if_it_would_be_refused_there() 
     gate, backends = fleet(CONTEXT)
 
     def is_refused(tokens: int) -> bool:
-        try:
+        too_long = gate.computed_prompts.is_too_long(ask(tokens), backends)
+        if too_long:
+            with pytest.raises(OverContext):
+                gate.choose(ask(tokens), 0.0)
+        else:
             gate.choose(ask(tokens), 0.0).end(0.0)
-        except OverContext:
-            return True
-        return False
+        return too_long
 
-    lengths = (CONTEXT, 2 * CONTEXT, 5 * CONTEXT)
-    assert [is_refused(each) for each in lengths] == [False, False, True]
-    assert [gate.computed_prompts.is_too_long(ask(each), backends) for each in lengths] == [
-        False,
-        False,
-        True,
-    ]
+    assert [is_refused(times * CONTEXT) for times in (1, 2, 5)] == [False, False, True]
+    assert not gate.computed_prompts.is_too_long(ask(5 * CONTEXT, uncut=False), backends)
     for _ in range(10):
         served(gate, gate.choose(ask(2 * CONTEXT), 0.0))
     assert not is_refused(5 * CONTEXT)
-    assert not gate.computed_prompts.is_too_long(ask(5 * CONTEXT), backends)
-
-
-def test_what_a_backend_would_cut_is_too_long_for_none() -> None:
-    gate, backends = fleet(CONTEXT)
-    long = ask(5 * CONTEXT)
-    assert gate.computed_prompts.is_too_long(long, backends)
-    assert not gate.computed_prompts.is_too_long(long.changed(uncut=False), backends)
 
 
 def test_lists_of_whoever_had_such_lists_computed_are_too_long_for_none() -> None:

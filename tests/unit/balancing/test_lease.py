@@ -20,8 +20,7 @@ def lease_on(backend: Backend, **fields: Any) -> Lease:
     return Lease(backend, Ask("/v1/completions", **fields), 0.0)
 
 
-def test_the_prompt_is_queued_until_its_first_token() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_the_prompt_is_queued_until_its_first_token(backend: Backend) -> None:
     lease = lease_on(backend, prompt_tokens=100, stream=True)
     assert (backend.queued_prefill_tokens, backend.active_decode_tokens) == (100, 0)
     lease.first_token(0.5)
@@ -32,9 +31,8 @@ def test_the_prompt_is_queued_until_its_first_token() -> None:
     assert backend.own.idle
 
 
-def test_each_prompt_of_several_is_released_by_its_own_first_token() -> None:
+def test_each_prompt_of_several_is_released_by_its_own_first_token(backend: Backend) -> None:
     """Three prompts with two choices each: choices 0-1, 2-3, 4-5."""
-    backend = Backend("a", "http://127.0.0.1:1")
     lease = lease_on(backend, prompt_tokens=100, prompts=3, choices=2, stream=True)
     for index, queued in ((2, 67), (3, 67), (0, 34), (1, 34), (5, 0), (4, 0)):
         lease.first_token(0.1, index)
@@ -43,8 +41,7 @@ def test_each_prompt_of_several_is_released_by_its_own_first_token() -> None:
     assert not lease.prefilling
 
 
-def test_ending_twice_and_late_events_change_nothing() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_ending_twice_and_late_events_change_nothing(backend: Backend) -> None:
     lease = lease_on(backend, prompt_tokens=10, stream=True)
     lease.fail(0.0)
     lease.fail(0.0)
@@ -55,9 +52,8 @@ def test_ending_twice_and_late_events_change_nothing() -> None:
     assert backend.failures_total == 1
 
 
-def test_a_plain_answer_leaves_prefill_by_the_measured_rate() -> None:
+def test_a_plain_answer_leaves_prefill_by_the_measured_rate(backend: Backend) -> None:
     """Nothing shows its first token: 10,000 tokens take their time by the prior."""
-    backend = Backend("a", "http://127.0.0.1:1")
     lease = lease_on(backend, prompt_tokens=10_000)
     backend.advance(0.99 * WHOLE_S)
     assert backend.queued_prefill_tokens == 10_000
@@ -67,8 +63,7 @@ def test_a_plain_answer_leaves_prefill_by_the_measured_rate() -> None:
     assert backend.own.idle
 
 
-def test_an_embedding_is_prefill_until_it_ends() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_an_embedding_is_prefill_until_it_ends(backend: Backend) -> None:
     lease = lease_on(backend, prompt_tokens=10_000, generates=False)
     backend.advance(1e6)
     assert backend.queued_prefill_tokens == 10_000
@@ -76,8 +71,7 @@ def test_an_embedding_is_prefill_until_it_ends() -> None:
     assert backend.own.idle
 
 
-def test_the_prefill_rate_is_learnt_from_streams() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_the_prefill_rate_is_learnt_from_streams(backend: Backend) -> None:
     for second in range(200):
         lease = Lease(backend, Ask("/", prompt_tokens=2_000, stream=True), float(second))
         lease.first_token(second + 1.0)
@@ -88,8 +82,7 @@ def test_the_prefill_rate_is_learnt_from_streams() -> None:
     )
 
 
-def test_every_change_moves_the_sequence() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_every_change_moves_the_sequence(backend: Backend) -> None:
     lease = lease_on(backend, prompt_tokens=10, stream=True)
     seen = [backend.own.sequence]
     lease.first_token(1.0)
@@ -101,9 +94,8 @@ def test_every_change_moves_the_sequence() -> None:
     assert seen == sorted(set(seen))
 
 
-def test_what_waits_shrinks_as_the_head_is_prefilled() -> None:
+def test_what_waits_shrinks_as_the_head_is_prefilled(backend: Backend) -> None:
     """Two prompts of 10,000 tokens: only the older is worked on."""
-    backend = Backend("a", "http://127.0.0.1:1")
     first = lease_on(backend, prompt_tokens=10_000, stream=True)
     second = lease_on(backend, prompt_tokens=10_000, stream=True)
     assert backend.waiting_tokens(0.0) == 20_000
@@ -116,8 +108,7 @@ def test_what_waits_shrinks_as_the_head_is_prefilled() -> None:
     assert backend.waiting_tokens(2.0) == 0
 
 
-def test_plain_answers_pass_one_after_the_other() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_plain_answers_pass_one_after_the_other(backend: Backend) -> None:
     for _ in range(3):
         lease_on(backend, prompt_tokens=10_000)
     for prefills, queued in ((0.9, 30_000), (1.1, 20_000), (2.1, 10_000), (3.1, 0)):
@@ -125,11 +116,11 @@ def test_plain_answers_pass_one_after_the_other() -> None:
         assert backend.queued_prefill_tokens == queued
 
 
-def test_what_no_engine_works_on_teaches_no_speed() -> None:
+def test_what_no_engine_works_on_is_not_waited_for_and_teaches_no_speed(backend: Backend) -> None:
     """Such answers come in milliseconds, whatever the body says of streams and tokens."""
-    backend = Backend("a", "http://127.0.0.1:1")
     for _ in range(100):
         lease = lease_on(backend, prompt_tokens=50_000, stream=True, engine=False, generates=False)
+        assert backend.wait_s(0.0) == 0.0
         lease.first_token(0.001)
         lease.complete(0.001, 50)
     assert backend.prefill_speed.samples == 0
@@ -137,8 +128,7 @@ def test_what_no_engine_works_on_teaches_no_speed() -> None:
 
 
 @pytest.mark.parametrize("prompts", [1, 64])
-def test_embeddings_teach_the_prefill_speed(prompts: int) -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_embeddings_teach_the_prefill_speed(backend: Backend, prompts: int) -> None:
     rng = Random(1)
     for _ in range(100):
         tokens = rng.randint(1_000, 50_000)
@@ -149,18 +139,19 @@ def test_embeddings_teach_the_prefill_speed(prompts: int) -> None:
     assert backend.prefill_speed.work_per_s == pytest.approx(50_000, rel=0.05)
 
 
-def test_a_refusal_teaches_nothing() -> None:
-    """It is passed without a first token, streamed or not."""
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_a_refusal_and_a_failure_teach_nothing(backend: Backend) -> None:
+    """A refusal is passed without a first token, streamed or not."""
     for fields in ({"stream": True}, {}, {"generates": False}):
         lease_on(backend, prompt_tokens=50_000, **fields).complete(0.001, 50)
+    for _ in range(8):
+        lease_on(backend, prompt_tokens=1_000, stream=True).fail(60.0)
     assert backend.prefill_speed.samples == 0
+    assert not backend.prefill_speed.recent.enough
     assert backend.decode_speed.weight == 0.0
 
 
-def test_a_batch_teaches_when_all_its_prompts_have_begun() -> None:
+def test_a_batch_teaches_when_all_its_prompts_have_begun(backend: Backend) -> None:
     """64 prompts are prefilled one after the other; the first token of the first comes soon."""
-    backend = Backend("a", "http://127.0.0.1:1")
     for _ in range(50):
         lease = lease_on(backend, prompt_tokens=64_000, prompts=64, stream=True)
         work_s = lease.queued_work / 46_000
@@ -170,9 +161,8 @@ def test_a_batch_teaches_when_all_its_prompts_have_begun() -> None:
     assert backend.prefill_speed.work_per_s == pytest.approx(46_000, rel=0.1)
 
 
-def test_nearly_all_decoding_teaches_nothing_of_prefill() -> None:
+def test_nearly_all_decoding_teaches_nothing_of_prefill(backend: Backend) -> None:
     """Plain answers of 400 tokens and a prompt of 100; steps take twice as long as by the prior."""
-    backend = Backend("a", "http://127.0.0.1:1")
     for _ in range(300):
         lease = lease_on(backend, prompt_tokens=100)
         lease.first_token(16.0)
@@ -194,9 +184,8 @@ def test_plain_answers_teach_both_speeds_where_both_show() -> None:
     assert backend.decode_speed.step_s == pytest.approx(0.010, rel=0.1)
 
 
-def test_who_has_its_first_token_shows_that_those_before_it_have_theirs() -> None:
+def test_who_has_its_first_token_shows_that_those_before_it_have_theirs(backend: Backend) -> None:
     """The measured speed is far too low; what comes after a plain answer tells it."""
-    backend = Backend("a", "http://127.0.0.1:1")
     plain = [lease_on(backend, prompt_tokens=10_000) for _ in range(3)]
     seen = lease_on(backend, prompt_tokens=10_000, stream=True)
     later = lease_on(backend, prompt_tokens=10_000)
@@ -208,14 +197,6 @@ def test_who_has_its_first_token_shows_that_those_before_it_have_theirs() -> Non
     assert backend.own.idle
 
 
-def test_without_an_engine_there_is_no_prefill_to_wait_for() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
-    lease = lease_on(backend, prompt_tokens=50_000, engine=False, generates=False)
-    assert backend.wait_s(0.0) == 0.0
-    lease.end(1.0)
-    assert backend.own.idle
-
-
 def streamed(backend: Backend, tokens: int, seconds: float, told: int = 0) -> Lease:
     lease = lease_on(backend, prompt_tokens=10, stream=True)
     lease.first_token(0.02)
@@ -224,8 +205,7 @@ def streamed(backend: Backend, tokens: int, seconds: float, told: int = 0) -> Le
     return lease
 
 
-def test_a_client_that_reads_slowly_does_not_make_its_backend_slow() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_a_client_that_reads_slowly_does_not_make_its_backend_slow(backend: Backend) -> None:
     for _ in range(20):
         streamed(backend, 101, 1.0)
     before = backend.decode_speed.step_s
@@ -240,10 +220,14 @@ def test_a_client_that_reads_slowly_does_not_make_its_backend_slow() -> None:
 
 @pytest.mark.parametrize("told", [10**3, 10**9])
 def test_tokens_that_nobody_saw_make_no_backend_fast_beyond_belief(told: int) -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+    streams, plain = Backend("a", "http://a"), Backend("b", "http://b")
     for _ in range(50):
-        streamed(backend, 50, 1.0, told)
-    assert backend.decode_speed.step_s >= 1.0 / (16 * 50)
+        streamed(streams, 50, 1.0, told)
+        lease = lease_on(plain, prompt_tokens=10, max_tokens=50)
+        lease.first_token(1.0)
+        lease.complete(1.0, told)
+    assert streams.decode_speed.step_s >= 1.0 / (16 * 50)
+    assert plain.decode_speed.step_s == pytest.approx(0.02, rel=0.1)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -261,8 +245,7 @@ def test_who_gives_up_on_a_slow_backend_shows_that_it_is_slow(stream: bool) -> N
     assert set(compare([slow, peer], 0.1, 5.0).apart) == {slow}
 
 
-def test_who_leaves_a_slow_stream_shows_that_it_is_slow() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_who_leaves_a_slow_stream_shows_that_it_is_slow(backend: Backend) -> None:
     for _ in range(4):
         lease = lease_on(backend, prompt_tokens=1_000, stream=True)
         lease.first_token(0.1)
@@ -272,8 +255,7 @@ def test_who_leaves_a_slow_stream_shows_that_it_is_slow() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.05])
-def test_who_leaves_early_shows_nothing(seconds: float) -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_who_leaves_early_shows_nothing(backend: Backend, seconds: float) -> None:
     for _ in range(8):
         lease_on(backend, prompt_tokens=1_000, stream=True).end(seconds)
     for _ in range(8):
@@ -310,22 +292,6 @@ def test_what_a_client_may_aim_teaches_no_speed(stream: bool) -> None:
     assert aimed not in compare(fleet, 0.1, 5.0).apart
 
 
-def test_what_failed_teaches_no_speed() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
-    for _ in range(8):
-        lease_on(backend, prompt_tokens=1_000, stream=True).fail(60.0)
-    assert not backend.prefill_speed.recent.enough
-
-
-def test_counts_that_a_plain_answer_invents_are_bounded() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
-    for _ in range(50):
-        lease = lease_on(backend, prompt_tokens=10, max_tokens=50)
-        lease.first_token(1.0)
-        lease.complete(1.0, 10**9)
-    assert backend.decode_speed.step_s == pytest.approx(0.02, rel=0.1)
-
-
 @pytest.mark.parametrize(
     ("clients", "apart"), [("aaaaaa", 0), ("aaabbb", 3), ("ababab", 3), ("aaaaab", 1), ("", 0)]
 )
@@ -339,15 +305,12 @@ def test_failures_that_one_client_meets_alone_are_told_from_those_of_several(
     assert (backend.requests_total, backend.ended_for.others) == (len(clients), apart)
 
 
-def test_who_asks_for_what_no_engine_works_on_is_no_other_client() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
+def test_whom_what_no_engine_works_on_and_what_no_request_caused_count_for(
+    backend: Backend,
+) -> None:
     for client, engine in (("a", True), ("b", False), ("b", False)):
         lease_on(backend, client=client, engine=engine).end(1.0)
     assert (backend.ended_for.count, backend.ended_for.others) == (1, 0)
-
-
-def test_failures_that_no_request_can_have_caused_are_nobody_s_alone() -> None:
-    backend = Backend("a", "http://127.0.0.1:1")
     for _ in range(3):
         lease_on(backend, client="a").fail(1.0, cause=Cause.NO_REQUEST)
     assert backend.failed_for.others == 3

@@ -13,9 +13,9 @@ def lease(backend: Backend, tokens: int, now_s: float, client: str = "") -> Leas
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_work_that_leaves_teaches_no_speed(order: int) -> None:
+def test_work_that_leaves_teaches_no_speed(backend: Backend, order: int) -> None:
     """Six long prompts leave, oldest or youngest first. Those behind them did not wait for them."""
-    backend, now_s = Backend("a", ""), 0.0
+    now_s = 0.0
     for _ in range(40):
         queued = [lease(backend, 30_000, now_s, "leaves") for _ in range(6)]
         behind = lease(backend, 3_000, now_s, "honest")
@@ -29,8 +29,7 @@ def test_work_that_leaves_teaches_no_speed(order: int) -> None:
     assert backend.own.idle
 
 
-def test_where_too_many_leave_those_behind_teach_nothing() -> None:
-    backend = Backend("a", "")
+def test_where_too_many_leave_those_behind_teach_nothing(backend: Backend) -> None:
     queued = [lease(backend, 3_000, 0.0) for _ in range(2 * CORRECTED_MAX)]
     behind = lease(backend, 3_000, 0.0)
     for each in queued:
@@ -39,8 +38,7 @@ def test_where_too_many_leave_those_behind_teach_nothing() -> None:
     assert behind.held_up
 
 
-def test_a_prompt_that_is_overtaken_is_set_aside_when_it_must_be_over() -> None:
-    backend = Backend("a", "")
+def test_a_prompt_that_is_overtaken_is_set_aside_when_it_must_be_over(backend: Backend) -> None:
     late = lease(backend, 3_000, 0.0)
     due_s = late.aside_s
     assert due_s > ASIDE_S + 0.2
@@ -55,16 +53,16 @@ def test_a_prompt_that_is_overtaken_is_set_aside_when_it_must_be_over() -> None:
     assert backend.prefill_speed.samples == 0  # its time says nothing
 
 
-def test_nor_is_one_that_nobody_overtook() -> None:
-    backend = Backend("a", "")
+def test_nor_is_one_that_nobody_overtook(backend: Backend) -> None:
     first = lease(backend, 3_000, 0.0)
     backend.advance(1_000.0)
     assert backend.own.queued_work == first.queued_work > 0
 
 
-def test_a_long_prompt_of_one_of_several_engines_stays_queued_while_it_works() -> None:
+def test_a_long_prompt_of_one_of_several_engines_stays_queued_while_it_works(
+    backend: Backend,
+) -> None:
     """Behind one address. The others serve short prompts meanwhile."""
-    backend = Backend("a", "")
     lease(backend, 60_000, 0.0)
     for tenth in range(1, 40):
         lease(backend, 100, tenth / 10 - 0.05).first_token(tenth / 10)

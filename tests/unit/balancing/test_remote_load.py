@@ -7,13 +7,12 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.load import Counts
-from penstock.balancing.policies import POLICIES
 from penstock.balancing.remote_load import AGE_S_MAX, COUNT_MAX, SOURCES_MAX, RemoteLoad
 from penstock.balancing.slow_start import SlowStart
+from tests.unit.balancing.backends import gate_over, ready
 
 NOTHING = Counts(0, 0, 0, 0, 0, 0)
 
@@ -23,12 +22,9 @@ def holding(requests: int) -> Counts:
     return Counts(100 * requests, 100 * requests, 0, 0, requests, requests)
 
 
-def fleet(*names: str) -> tuple[Gate, list[Backend]]:
-    backends = [Backend(name, f"http://{name}") for name in names]
-    for backend in backends:
-        backend.state = State.READY
-    pool = Pool("default", tuple(backends), POLICIES["least_tokens"](backends))
-    return Gate(lambda: Fleet((pool,)), Random(1)), backends
+def fleet(*names: str, policy: str = "least_tokens") -> tuple[Gate, list[Backend]]:
+    backends = [ready(name) for name in names]
+    return gate_over(backends, policy), backends
 
 
 def chosen(gate: Gate, now_s: float) -> str:
@@ -96,9 +92,8 @@ def test_the_number_of_sources_is_bounded() -> None:
     assert load.requests == 6
 
 
-def test_a_request_of_another_replica_is_not_hidden_too() -> None:
+def test_a_request_of_another_replica_is_not_hidden_too(backend: Backend) -> None:
     """Of six in the engine two are ours, three are A's and one is a stranger's."""
-    _, (backend,) = fleet("a")
     for _ in range(2):
         Lease(backend, Ask("/v1/completions", prompt_tokens=100), 0.0)
 
@@ -116,8 +111,9 @@ def test_a_request_of_another_replica_is_not_hidden_too() -> None:
 
 
 @pytest.mark.parametrize("remote_tokens", [0, 50_000])
-def test_an_engines_speed_is_learnt_with_all_that_it_holds(remote_tokens: int) -> None:
-    _, (backend,) = fleet("a")
+def test_an_engines_speed_is_learnt_with_all_that_it_holds(
+    backend: Backend, remote_tokens: int
+) -> None:
     backend.remote.take("A", NOTHING._replace(active_decode_tokens=remote_tokens), 0.0)
     ask = Ask("/v1/completions", prompt_tokens=100, stream=True)
     lease = Lease(backend, ask, 0.0)
@@ -128,9 +124,9 @@ def test_an_engines_speed_is_learnt_with_all_that_it_holds(remote_tokens: int) -
 
 
 def test_slow_start_is_one_ramp_for_all_replicas() -> None:
-    gate, (back, ready) = fleet("back", "ready")
+    gate, (back, other) = fleet("back", "ready")
     back.state, back.slow_start = State.WARMING, SlowStart(0.0, 30.0)
-    ready.remote.take("A", holding(20), 0.0)
+    other.remote.take("A", holding(20), 0.0)
     assert chosen(gate, 0.0) == "back"
     back.remote.take("A", holding(1), 0.1)
     assert chosen(gate, 0.1) == "back"  # a tenth of the other's twenty is two
@@ -156,12 +152,7 @@ def test_an_impossible_count_is_not_taken(count: int) -> None:
 
 @pytest.mark.parametrize("policy", ["least_tokens", "least_requests", "peak_ewma", "token_cost"])
 def test_an_absurd_load_turns_requests_away_and_takes_no_backend_out(policy: str) -> None:
-    backends = [Backend(name, f"http://{name}") for name in "ab"]
-    for backend in backends:
-        backend.state = State.READY
-    pool = Pool("default", tuple(backends), POLICIES[policy](backends))
-    gate = Gate(lambda: Fleet((pool,)), Random(1))
-    a, b = backends
+    gate, (a, b) = fleet("a", "b", policy=policy)
     a.remote.take("wrong", Counts(*[COUNT_MAX] * 6), 0.0)
     assert {chosen(gate, 0.1) for _ in range(20)} == {"b"}
     b.state = State.EJECTED

@@ -1,18 +1,15 @@
 """Who made a response: remembered within a limit and for a time, and asked first."""
 
-from random import Random
-
 import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate, NoBackend, OwnerAway
 from penstock.balancing.lease import Reason
-from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.response_owners import ID_CHARS_MAX, KEPT_S, OWNERS_MAX, ResponseOwners
 from penstock.balancing.tokens import TokenEstimator
+from tests.unit.balancing.backends import gate_over, numbered, ready
 
 JSON = [(b"content-type", b"application/json")]
 
@@ -64,16 +61,12 @@ def test_what_a_request_refers_to(path: str, body: bytes, response_id: str | Non
 
 @pytest.fixture
 def backends() -> list[Backend]:
-    made = [Backend(name, "http://127.0.0.1:1") for name in "abc"]
-    for backend in made:
-        backend.state = State.READY
-    return made
+    return [ready(name) for name in "abc"]
 
 
 @pytest.fixture
 def gate(backends: list[Backend]) -> Gate:
-    fleet = Fleet((Pool("default", tuple(backends), LeastTokens()),))
-    return Gate(lambda: fleet, Random(1))
+    return gate_over(backends)
 
 
 ASK = Ask("/v1/responses/resp_1", response_id="resp_1")
@@ -144,10 +137,10 @@ def test_what_is_forgotten_has_no_length() -> None:
     assert sum(owners.tokens_of(f"resp_{number}", "", 1.0) for number in range(10)) == 5 * 7
 
 
-def test_how_fast_a_stored_conversation_is_read_teaches_nothing(backends: list[Backend]) -> None:
+def test_how_fast_a_stored_conversation_is_read_teaches_nothing() -> None:
     """How much of it the engine still has is not known."""
-    (only,) = backends[:1]
-    gate = Gate(lambda: Fleet((Pool("default", (only,), LeastTokens()),)), Random(1))
+    only = ready()
+    gate = gate_over([only])
     gate.owners.put("resp_1", only.name, 0.0, tokens=50_000)
     ask = Ask("/v1/responses", prompt_tokens=50_010, stream=True, response_id="resp_1")
     before = only.prefill_speed.work_s
@@ -175,29 +168,19 @@ def test_it_teaches_speed_where_nobody_else_could_serve_the_model(
     stream: bool, others: str, learns: bool
 ) -> None:
     """Else a client could aim its slow requests at one backend, and make it look slow."""
-    fleet = [Backend(name, "http://127.0.0.1:1") for name in ("b0", "b1")][: 1 + (others != "none")]
+    fleet = numbered(1 if others == "none" else 2)
     for backend in fleet:
-        backend.state = State.READY
         backend.models = {"m": b""}
     if others == "without the model":
         fleet[1].models = {"other": b""}
     elif others == "ejected":
         fleet[1].state = State.EJECTED
-    pool = Pool("default", tuple(fleet), LeastTokens())
-    gate = Gate(lambda: Fleet((pool,)), Random(3))
+    gate = gate_over(fleet)
     gate.owners.put("resp_1", "b0", 0.0)
+    ask = Ask("/", "m", 1_000, stream=stream, max_tokens=10, response_id="resp_1")
     for number in range(8):
         now_s = 10.0 * number
-        ask = Ask(
-            "/",
-            prompt_tokens=1_000,
-            stream=stream,
-            max_tokens=10,
-            client=f"{number}",
-            model="m",
-            response_id="resp_1",
-        )
-        lease = gate.choose(ask, now_s)
+        lease = gate.choose(ask.changed(client=f"{number}"), now_s)
         assert lease.bound
         lease.first_token(now_s + 0.5)
         lease.tokens(10 if stream else 0)

@@ -1,14 +1,10 @@
 """Responses that nobody knows: looked for within bounds of each client's own."""
 
-from random import Random
-
 import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
-from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate, NoBackend, UnknownResponse
-from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.searches import (
     ASKS_MAX,
     ASKS_PER_S,
@@ -17,14 +13,12 @@ from penstock.balancing.searches import (
     NOWHERE_S,
     Searches,
 )
+from tests.unit.balancing.backends import gate_over, numbered
 
 
 def fleet(size: int) -> tuple[Gate, list[Backend]]:
-    backends = [Backend(f"b{each}", "http://127.0.0.1:1") for each in range(size)]
-    for backend in backends:
-        backend.state = State.READY
-    all_of_them = Fleet((Pool("default", tuple(backends), LeastTokens()),))
-    return Gate(lambda: all_of_them, Random(1)), backends
+    backends = numbered(size)
+    return gate_over(backends), backends
 
 
 def look_for(

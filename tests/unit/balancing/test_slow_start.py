@@ -1,24 +1,18 @@
 """Slow start: the share grows, is of what others have in flight and is never exceeded."""
 
-from random import Random
-
 import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.policies import POLICIES
 from penstock.balancing.slow_start import SlowStart
+from tests.unit.balancing.backends import gate_over, numbered
 
 
 def fleet(count: int = 4) -> tuple[Gate, list[Backend]]:
-    backends = [Backend(f"b{i}", f"http://b{i}") for i in range(count)]
-    for backend in backends:
-        backend.state = State.READY
-    pool = Pool("default", tuple(backends), POLICIES["least_tokens"](backends))
-    return Gate(lambda: Fleet((pool,)), Random(1)), backends
+    backends = numbered(count)
+    return gate_over(backends), backends
 
 
 def warm(backend: Backend, now_s: float, warm_s: float = 30.0) -> None:

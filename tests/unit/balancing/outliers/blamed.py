@@ -1,24 +1,19 @@
 """A pool whose backends fail requests of an attacker and of a victim."""
 
-from random import Random
-
 from penstock.balancing.ask import Ask
-from penstock.balancing.backend import Backend, State
-from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.penalties import Cause
-from penstock.balancing.policies import POLICIES
+from tests.unit.balancing.backends import gate_over, numbered
+from tests.unit.health.watched import Scene
 
 ATTACKER, VICTIM = "6.6.6.6", "10.0.0.1"
 
 
-def fleet(count: int = 4) -> tuple[Pool, Gate]:
-    backends = tuple(Backend(f"b{i}", "http://127.0.0.1:1") for i in range(count))
-    for backend in backends:
-        backend.state = State.READY
-    pool = Pool("default", backends, POLICIES["token_cost"](backends))
-    return pool, Gate(lambda: Fleet((pool,)), Random(2))
+def fleet(count: int = 4, policy: str = "token_cost") -> tuple[list[Backend], Gate]:
+    backends = numbered(count)
+    return backends, gate_over(backends, policy)
 
 
 def ask_of(client: str, path: str = "/v1/completions") -> Ask:
@@ -30,3 +25,17 @@ def failed(gate: Gate, backend: Backend, ask: Ask, now_s: float) -> Cause:
     cause = gate.cause(lease, now_s)
     lease.fail(now_s, cause=cause)
     return cause
+
+
+async def watched() -> Scene:
+    """A backend that its first probe has found ready."""
+    scene = Scene()
+    await scene.turn()
+    return scene
+
+
+def fails(scene: Scene, *clients: str) -> None:
+    """A request of each of these fails there, and its watch is told."""
+    for client in clients:
+        scene.lease(client=client).fail(scene.now_s)
+        scene.watch.requests_failed()

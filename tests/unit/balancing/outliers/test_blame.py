@@ -3,14 +3,25 @@
 import pytest
 
 from penstock.balancing.backend import Backend, State
+from penstock.balancing.fleet import Pool
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.blame import KEYS_MAX, WITHIN_S, Blame
 from penstock.balancing.outliers.penalties import Cause
+from penstock.balancing.policies import POLICIES
 from penstock.health.machine import PROBATION_FALL, REQUESTS_FALL
 from penstock.health.probes import Outcome, Task
 from penstock.proxy.data.complaint import complain
 from penstock.proxy.errors.backend import BackendError, ConnectionReset
-from tests.unit.balancing.outliers.blamed import ATTACKER, VICTIM, ask_of, failed, fleet
+from tests.unit.balancing.backends import numbered
+from tests.unit.balancing.outliers.blamed import (
+    ATTACKER,
+    VICTIM,
+    ask_of,
+    failed,
+    fails,
+    fleet,
+    watched,
+)
 from tests.unit.health.watched import FAILING, HUNG, OK, Scene
 
 
@@ -22,12 +33,10 @@ def unheard(backend: Backend, error: BackendError, cause: Cause) -> None:
 
 
 async def test_one_clients_failures_ask_a_probe_and_its_pass_clears_them() -> None:
-    scene = Scene()
-    await scene.turn()
+    scene = await watched()
     for _ in range(10):
         for _ in range(REQUESTS_FALL):
-            scene.lease(client=ATTACKER).fail(scene.now_s)
-            scene.watch.requests_failed()
+            fails(scene, ATTACKER)
             assert scene.backend.fit
         asked = scene.ask.deep_asked
         assert await scene.turn() is State.READY
@@ -37,56 +46,42 @@ async def test_one_clients_failures_ask_a_probe_and_its_pass_clears_them() -> No
 
 
 async def test_streams_that_progress_stand_in_for_no_probe_that_failures_ask_for() -> None:
-    scene = Scene()
-    await scene.turn()
+    scene = await watched()
     stream = scene.lease()
     scene.now_s += 60.0
     stream.tokens(1)
-    for _ in range(REQUESTS_FALL):
-        scene.lease(client=ATTACKER).fail(scene.now_s)
-        scene.watch.requests_failed()
+    fails(scene, *[ATTACKER] * REQUESTS_FALL)
     await scene.turn()
     assert scene.ask.deep_asked == 1
 
 
 async def test_behind_one_address_a_probe_that_fails_too_is_enough() -> None:
-    scene = Scene()
-    await scene.turn()
+    scene = await watched()
     scene.ask.deep_is = FAILING
-    for _ in range(2):
-        scene.lease(client=VICTIM).fail(scene.now_s)
-        scene.watch.requests_failed()
+    fails(scene, VICTIM, VICTIM)
     assert await scene.turn() is State.SUSPECT
     for _ in range(REQUESTS_FALL - 3):
-        scene.lease(client=VICTIM).fail(scene.now_s)
-        scene.watch.requests_failed()
+        fails(scene, VICTIM)
         assert scene.backend.fit
-    scene.lease(client=VICTIM).fail(scene.now_s)
-    scene.watch.requests_failed()
+    fails(scene, VICTIM)
     assert scene.backend.state is State.EJECTED  # by the fifth failure, as for several clients
 
 
 async def test_a_burst_behind_one_address_is_decided_by_the_first_probe() -> None:
     for deep, state in ((FAILING, State.EJECTED), (HUNG, State.EJECTED), (Outcome(), State.READY)):
-        scene = Scene()
-        await scene.turn()
+        scene = await watched()
         scene.ask.deep_is = deep
-        for _ in range(20):
-            scene.lease(client=VICTIM).fail(scene.now_s)
-            scene.watch.requests_failed()
+        fails(scene, *[VICTIM] * 20)
         assert await scene.turn() is state
 
 
 async def test_a_busy_probe_and_one_that_is_slow_while_others_progress_confirm_nothing() -> None:
-    scene = Scene()
-    await scene.turn()
+    scene = await watched()
     stream = scene.lease()
     for deep in (HUNG, Outcome("status_503", busy=True)):
         scene.ask.deep_is = deep
         scene.ask.during_deep = lambda: stream.tokens(1)
-        for _ in range(REQUESTS_FALL):
-            scene.lease(client=ATTACKER).fail(scene.now_s)
-            scene.watch.requests_failed()
+        fails(scene, *[ATTACKER] * REQUESTS_FALL)
         await scene.turn()
         assert scene.backend.fit
 
@@ -97,46 +92,35 @@ async def test_where_no_probe_can_tell_the_requests_do() -> None:
         scene = Scene()
         scene.ask.task_is, scene.ask.deep_is = task, deep  # type: ignore[assignment]
         await scene.turn()
-        for _ in range(REQUESTS_FALL):
-            scene.lease(client=VICTIM).fail(scene.now_s)
-            scene.watch.requests_failed()
+        fails(scene, *[VICTIM] * REQUESTS_FALL)
         assert await scene.turn() is State.EJECTED
 
 
 async def test_a_stray_failure_of_another_client_is_no_agreement() -> None:
-    scene = Scene()
-    await scene.turn()
-    for client in (VICTIM, *[ATTACKER] * REQUESTS_FALL):
-        scene.lease(client=client).fail(scene.now_s)
-        scene.watch.requests_failed()
+    scene = await watched()
+    fails(scene, VICTIM, *[ATTACKER] * REQUESTS_FALL)
     assert scene.backend.fit
-    scene.lease(client=VICTIM).fail(scene.now_s)
-    scene.watch.requests_failed()
+    fails(scene, VICTIM)
     assert scene.backend.state is State.EJECTED
 
 
 async def test_one_client_keeps_no_backend_from_warming_up() -> None:
-    scene = Scene()
-    await scene.turn()
+    scene = await watched()
     scene.watch.certain("unreachable")
     assert await scene.turn(2) is State.WARMING
     for _ in range(10 * PROBATION_FALL):
-        scene.lease(client=ATTACKER).fail(scene.now_s)
-        scene.watch.requests_failed()
+        fails(scene, ATTACKER)
         assert await scene.turn(step_s=2.0) is not State.EJECTED
     assert scene.backend.state is State.READY
 
 
 async def test_two_clients_or_a_probe_end_a_probation() -> None:
-    for clients, deep in ((("a", "b"), Outcome()), (("a", "a"), FAILING)):
-        scene = Scene()
-        await scene.turn()
+    for clients, deep in (("ab", Outcome()), ("aa", FAILING)):
+        scene = await watched()
         scene.watch.certain("unreachable")
         assert await scene.turn(2) is State.WARMING
         scene.ask.deep_is, scene.ask.ready_is = deep, OK
-        for client in clients:
-            scene.lease(client=client).fail(scene.now_s)
-            scene.watch.requests_failed()
+        fails(scene, *clients)
         assert await scene.turn() is State.EJECTED
 
 
@@ -144,11 +128,11 @@ async def test_two_clients_or_a_probe_end_a_probation() -> None:
 
 
 def test_what_fails_at_more_than_half_of_a_pool_is_the_clients() -> None:
-    pool, gate = fleet()
-    a, b, c, d = pool.backends
+    backends, gate = fleet()
+    a, b, c, d = backends
     causes = [failed(gate, each, ask_of(ATTACKER), 0.0) for each in (a, a, b, c, d, a)]
     assert causes == [Cause.BACKEND] * 3 + [Cause.CLIENT] * 3
-    assert [each.failures_in_row for each in pool.backends] == [2, 1, 0, 0]
+    assert [each.failures_in_row for each in backends] == [2, 1, 0, 0]
     assert failed(gate, c, ask_of(VICTIM), 1.0) is Cause.BACKEND
     assert failed(gate, d, ask_of(ATTACKER), WITHIN_S) is Cause.BACKEND  # what was is forgotten
 
@@ -156,23 +140,23 @@ def test_what_fails_at_more_than_half_of_a_pool_is_the_clients() -> None:
 def test_a_pool_of_one_has_nobody_to_compare_with() -> None:
     pool, gate = fleet(1)
     for _ in range(9):
-        assert failed(gate, pool.backends[0], ask_of(ATTACKER), 0.0) is Cause.BACKEND
+        assert failed(gate, pool[0], ask_of(ATTACKER), 0.0) is Cause.BACKEND
 
 
 def test_a_kind_of_request_that_fails_everywhere_for_several_is_the_kinds() -> None:
     pool, gate = fleet()
-    for client, backend in zip("xyxy", pool.backends, strict=True):
+    for client, backend in zip("xyxy", pool, strict=True):
         cause = failed(gate, backend, ask_of(client, "/v1/responses"), 0.0)
     assert cause is Cause.KIND
-    assert failed(gate, pool.backends[3], ask_of("z", "/v1/responses"), 0.0) is Cause.KIND
-    assert failed(gate, pool.backends[3], ask_of("z"), 0.0) is Cause.BACKEND
+    assert failed(gate, pool[3], ask_of("z", "/v1/responses"), 0.0) is Cause.KIND
+    assert failed(gate, pool[3], ask_of("z"), 0.0) is Cause.BACKEND
 
 
 @pytest.mark.parametrize("clients", [1, 40])
 def test_one_failure_at_the_peer_excuses_no_backend_that_fails_everything(clients: int) -> None:
     """Behind one ingress too, where its probes pass or none can be made."""
     pool, gate = fleet(2)
-    bad, sound = pool.backends
+    bad, sound = pool
     for minute in range(5):
         failed(gate, sound, ask_of("0"), 60.0 * minute)
         before = bad.failures_in_row
@@ -186,9 +170,9 @@ def test_what_fails_everywhere_is_explained_however_long_it_has_failed_at_one() 
     """Not all are sent the same number of requests, and one may have failed before."""
     pool, gate = fleet()
     for second in range(600):
-        failed(gate, pool.backends[0], ask_of("xy"[second % 2]), float(second))
+        failed(gate, pool[0], ask_of("xy"[second % 2]), float(second))
     causes = [
-        failed(gate, pool.backends[number % 4], ask_of("xyz"[number % 3]), 600.0 + 0.5 * number)
+        failed(gate, pool[number % 4], ask_of("xyz"[number % 3]), 600.0 + 0.5 * number)
         for number in range(400)
     ]
     assert causes[200:].count(Cause.BACKEND) == 0
@@ -196,14 +180,14 @@ def test_what_fails_everywhere_is_explained_however_long_it_has_failed_at_one() 
 
 def test_one_client_makes_no_kind_suspect() -> None:
     pool, gate = fleet()
-    for backend in pool.backends:
+    for backend in pool:
         failed(gate, backend, ask_of(ATTACKER), 0.0)
-    assert failed(gate, pool.backends[0], ask_of(VICTIM), 0.0) is Cause.BACKEND
+    assert failed(gate, pool[0], ask_of(VICTIM), 0.0) is Cause.BACKEND
 
 
 def test_backends_that_are_out_are_none_of_the_half() -> None:
     pool, gate = fleet()
-    a, b, c, _ = pool.backends
+    a, b, c, _ = pool
     for each in (a, b):
         failed(gate, each, ask_of(VICTIM), 0.0)
         each.state = State.EJECTED
@@ -214,11 +198,11 @@ def test_what_is_excused_explains_no_later_failure() -> None:
     """Streams of three clients broke all over while the process slept; then a backend dies."""
     pool, gate = fleet()
     for client in "abc":
-        for backend in pool.backends:
+        for backend in pool:
             lease = Lease(backend, ask_of(client), 0.0)
             complain(gate, lease, ConnectionReset(), 70.0, unheard, asleep=True)
-    assert [each.failures_in_row for each in pool.backends] == [0] * 4
-    dead = pool.backends[0]
+    assert [each.failures_in_row for each in pool] == [0] * 4
+    dead = pool[0]
     for number in range(REQUESTS_FALL):
         lease = Lease(dead, ask_of("abc"[number % 3]), 71.0 + number)
         complain(gate, lease, ConnectionReset(), 71.0 + number, unheard)
@@ -226,10 +210,10 @@ def test_what_is_excused_explains_no_later_failure() -> None:
 
 
 def test_its_memory_is_bounded() -> None:
-    pool, _ = fleet()
-    blame = Blame()
+    backends = tuple(numbered(4))
+    pool, blame = Pool("default", backends, POLICIES["random"](backends)), Blame()
     for number in range(3 * KEYS_MAX):
-        blame.note(pool, Lease(pool.backends[0], ask_of(str(number)), 0.0), 0.0)
+        blame.note(pool, Lease(backends[0], ask_of(str(number)), 0.0), 0.0)
     assert len(blame) <= KEYS_MAX
 
 

@@ -1,35 +1,24 @@
 """What fails looks busy: no policy that reads loads is drawn to it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from random import Random
 
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.backend import Backend, State
-from penstock.balancing.fleet import Fleet, Pool
-from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.failures import BUSY_S
 from penstock.balancing.outliers.penalties import HINT_S_MAX, PENALTY_S, ROW_MAX, Cause, Penalty
 from penstock.balancing.policies import POLICIES
-from penstock.balancing.policies.policy import Policy
 from penstock.balancing.speed.estimates import PRIOR_WORK_PER_S
+from tests.unit.balancing.backends import LOAD_READING, answered, gate_over, numbered, ready
 
-LOAD_READING = ("least_requests", "power_of_two", "peak_ewma", "least_tokens", "session")
 ASK = Ask("/v1/completions", prompt_tokens=200, stream=True, session="s-1")
-Make = Callable[[Sequence[Backend]], Policy]
 
 
 def ask_of(client: str) -> Ask:
     return Ask("/v1/completions", prompt_tokens=200, client=client)
-
-
-def ready(name: str) -> Backend:
-    backend = Backend(name, "http://127.0.0.1:1")
-    backend.state = State.READY
-    return backend
 
 
 def test_a_failure_is_five_seconds_of_work_that_pass() -> None:
@@ -47,9 +36,7 @@ def test_failures_in_a_row_add_up_to_a_limit() -> None:
     for row in range(1, 20):
         Lease(backend, ASK, 0.0).fail(0.0)
         assert backend.penalty.read(0.0) == PENALTY_S * min(row, ROW_MAX)
-    lease = Lease(backend, ASK, 0.0)
-    lease.first_token(0.1)
-    lease.complete(0.1)
+    answered(Lease(backend, ASK, 0.0), 0.1)
     Lease(backend, ASK, 0.1).fail(0.1)
     assert backend.penalty.until_s == PENALTY_S * ROW_MAX  # a lesser one takes nothing back
 
@@ -69,9 +56,7 @@ def test_what_may_be_the_requests_own_fault_costs_from_the_second_in_a_row() -> 
     backend = ready("a")
     for _ in range(3):  # each followed by an answer
         Lease(backend, ASK, 0.0).fail(0.0, doubtful=True)
-        lease = Lease(backend, ASK, 0.0)
-        lease.first_token(0.1)
-        lease.complete(0.1)
+        answered(Lease(backend, ASK, 0.0), 0.1)
     assert backend.penalty.read(0.0) == 0.0
     for _ in range(2):
         Lease(backend, ASK, 0.0).fail(0.0, doubtful=True)
@@ -111,16 +96,16 @@ def test_what_is_not_the_backends_costs_nothing() -> None:
     assert backend.failures_total == 0
 
 
-@pytest.mark.parametrize("make", [POLICIES[name] for name in LOAD_READING], ids=LOAD_READING)
-def test_the_penalised_is_passed_by_while_others_hold_less(make: Make) -> None:
-    backends = [ready(name) for name in "abcd"]
+@pytest.mark.parametrize("name", LOAD_READING)
+def test_the_penalised_is_passed_by_while_others_hold_less(name: str) -> None:
+    backends = numbered(4)
     for backend in backends[1:]:
         for _ in range(20):
             Lease(backend, ASK, 0.0)
     failed = backends[0]
     for _ in range(2):
         Lease(failed, ASK, 0.0).fail(0.0)
-    policy, rng = make(backends), Random(1)
+    policy, rng = POLICIES[name](backends), Random(1)
     assert all(policy.choose(backends, ASK, 0.5, rng) is not failed for _ in range(200))
     assert policy.choose([failed], ASK, 0.5, rng) is failed
 
@@ -132,26 +117,22 @@ def test_a_black_hole_gets_next_to_nothing(name: str, in_flight: int) -> None:
 
     The others serve a request in `in_flight` / 100 s; 300 requests a second come for 30 s.
     """
-    backends = [ready(name) for name in "abcd"]
-    hole = backends[0]
-    fleet = Fleet((Pool("default", tuple(backends), POLICIES[name](backends)),))
-    gate = Gate(lambda: fleet, Random(3))
-    waiting: list[tuple[float, Lease]] = []
-    went: Counter[str] = Counter()
+    backends = numbered(4)
+    hole, gate = backends[0], gate_over(backends, name, 3)
+    waiting: list[tuple[float, int, Lease]] = []
+    went: Counter[bool] = Counter()
     for tick in range(30 * 300):
         now_s = tick / 300
         while waiting and waiting[0][0] <= now_s:
-            done_s, lease = waiting.pop(0)
+            done_s, _, lease = heappop(waiting)
             if lease.backend is hole:
                 lease.fail(done_s, doubtful=True)
             else:
-                lease.first_token(done_s)
-                lease.complete(done_s)
+                answered(lease, done_s)
         ask = Ask("/v1/completions", prompt_tokens=200, stream=True, session=f"s-{tick % 97}")
         lease = gate.choose(ask, now_s)
         takes_s = 0.001 if lease.backend is hole else in_flight / 100
-        waiting.append((now_s + takes_s, lease))
-        waiting.sort(key=lambda entry: entry[0])
+        heappush(waiting, (now_s + takes_s, tick, lease))
         if now_s > 5.0:
-            went[lease.backend.name] += 1
-    assert went["a"] / went.total() < 0.02
+            went[lease.backend is hole] += 1
+    assert went[True] / went.total() < 0.02

@@ -1,7 +1,7 @@
 """The contract that every policy keeps, whatever it looks at."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from random import Random
 
@@ -15,26 +15,18 @@ from penstock.balancing.gate import Gate, NoBackend
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.load import Counts
 from penstock.balancing.policies import POLICIES
-from penstock.balancing.policies.policy import Policy
 from penstock.conf.kinds import POLICY_NAMES
+from tests.unit.balancing.backends import LOAD_READING, gate_over, ready
 from tests.unit.balancing.policies.sending import sent
 
-Make = Callable[[Sequence[Backend]], Policy]
+every_policy = pytest.mark.parametrize("name", POLICIES)
+every_loaded = pytest.mark.parametrize("name", LOAD_READING)
 
 ASK = Ask("/v1/completions", prompt_tokens=100, stream=True)
 KEYED = Ask("/v1/completions", prompt_tokens=100, stream=True, session="s-1")
-LOADED = ("least_requests", "power_of_two", "peak_ewma", "least_tokens", "session")
 CHI_SQUARE_0_1_PERCENT = {1: 10.83, 2: 13.82, 3: 16.27}
 
-every_policy = pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES.keys())
 every_ask = pytest.mark.parametrize("ask", [ASK, KEYED], ids=["keyless", "keyed"])
-every_loaded = pytest.mark.parametrize("make", [POLICIES[n] for n in LOADED], ids=LOADED)
-
-
-def ready(name: str, weight: float = 1.0) -> Backend:
-    backend = Backend(name, "http://127.0.0.1:1", weight=weight)
-    backend.state = State.READY
-    return backend
 
 
 def loaded(name: str, level: int) -> Backend:
@@ -43,11 +35,6 @@ def loaded(name: str, level: int) -> Backend:
     for _ in range(level):
         Lease(backend, ASK, 0.0)
     return backend
-
-
-def gate_over(backends: Sequence[Backend], make: Make, seed: int = 7) -> Gate:
-    fleet = Fleet((Pool("default", tuple(backends), make(backends)),))
-    return Gate(lambda: fleet, Random(seed))
 
 
 def chi_square(seen: Counter[str], names: Sequence[str]) -> float:
@@ -70,20 +57,18 @@ def test_the_configuration_names_the_policies_that_exist() -> None:
         (State.READY, AdminState.MAINT),
     ],
 )
-def test_never_an_unfit_backend(
-    make: Make, ask: Ask, state: State, admin_state: AdminState
-) -> None:
+def test_never_an_unfit_backend(name: str, ask: Ask, state: State, admin_state: AdminState) -> None:
     backends = [loaded("busy", 9), ready("unfit"), loaded("busier", 12)]
     backends[1].state, backends[1].admin_state = state, admin_state
-    gate = gate_over(backends, make)
+    gate = gate_over(backends, name)
     assert all(gate.choose(ask, 0.0).backend is not backends[1] for _ in range(200))
 
 
 @every_policy
 @every_ask
-def test_never_one_that_already_failed_this_request(make: Make, ask: Ask) -> None:
-    backends = [ready(name) for name in "abc"]
-    gate = gate_over(backends, make)
+def test_never_one_that_already_failed_this_request(name: str, ask: Ask) -> None:
+    backends = [ready(each) for each in "abc"]
+    gate = gate_over(backends, name)
     for _ in range(100):
         lease = gate.choose(ask, 0.0, tried={backends[0], backends[2]})
         assert lease.backend is backends[1]
@@ -92,9 +77,12 @@ def test_never_one_that_already_failed_this_request(make: Make, ask: Ask) -> Non
 
 @every_policy
 @every_ask
-def test_one_backend_works_and_none_is_said(make: Make, ask: Ask) -> None:
+def test_one_backend_works_and_none_is_said(name: str, ask: Ask) -> None:
     only = ready("only")
-    gate = gate_over([only], make)
+    gate = gate_over([only], name)
+    if not ask.session:
+        told = gate.explain(ask, 0.0)
+        assert (told.chosen, told.reason) == (["only"], Reason.ONLY)
     assert gate.choose(ask, 0.0).backend is only
     with pytest.raises(NoBackend):
         gate.choose(ask, 0.0, tried={only})
@@ -104,12 +92,12 @@ def test_one_backend_works_and_none_is_said(make: Make, ask: Ask) -> None:
 
 
 @every_policy
-def test_only_who_serves_the_model(make: Make) -> None:
-    backends = [ready(name) for name in "abc"]
+def test_only_who_serves_the_model(name: str) -> None:
+    backends = [ready(each) for each in "abc"]
     backends[0].models = {"other": b"{}"}
     backends[1].models = {"mine": b"{}"}
     backends[2].models = {"other": b"{}"}
-    gate = gate_over(backends, make)
+    gate = gate_over(backends, name)
     ask = Ask("/v1/completions", model="mine")
     assert all(gate.choose(ask, 0.0).backend is backends[1] for _ in range(50))
     with pytest.raises(UnknownModel):
@@ -117,9 +105,9 @@ def test_only_who_serves_the_model(make: Make) -> None:
 
 
 @every_policy
-def test_ties_split_evenly(make: Make) -> None:
+def test_ties_split_evenly(name: str) -> None:
     names = ["a", "b", "c", "d"]
-    gate = gate_over([ready(name) for name in names], make, seed=3)
+    gate = gate_over([ready(each) for each in names], name, seed=3)
     seen: Counter[str] = Counter()
     for _ in range(4_000):
         lease = gate.choose(ASK, 0.0)
@@ -129,7 +117,7 @@ def test_ties_split_evenly(make: Make) -> None:
 
 
 @every_policy
-def test_the_order_of_the_pool_does_not_matter(make: Make) -> None:
+def test_the_order_of_the_pool_does_not_matter(name: str) -> None:
     """Over all orders of four unequal backends each position is chosen alike.
 
     The average over orders makes the position's share 1/4 for a policy without
@@ -141,7 +129,7 @@ def test_the_order_of_the_pool_does_not_matter(make: Make) -> None:
         backends = [loaded(str(level), level) for level in order]
         for _ in range(100):
             # A fresh policy: round robin's memory would even out its own bias.
-            chosen = make(backends).choose(backends, ASK, 0.0, rng)
+            chosen = POLICIES[name](backends).choose(backends, ASK, 0.0, rng)
             positions[str(backends.index(chosen))] += 1
     assert chi_square(positions, ["0", "1", "2", "3"]) < CHI_SQUARE_0_1_PERCENT[3]
 
@@ -149,14 +137,14 @@ def test_the_order_of_the_pool_does_not_matter(make: Make) -> None:
 @every_policy
 @every_ask
 def test_what_is_explained_is_what_is_chosen_and_explaining_changes_nothing(
-    make: Make, ask: Ask
+    name: str, ask: Ask
 ) -> None:
     """Of two alike only one is asked to explain. A policy that draws at random says so."""
     rng = Random(4)
     levels = {"a": 1, "b": 2, "c": 2, "d": 1}
-    twins = [[loaded(name, level) for name, level in levels.items()] for _ in range(2)]
-    gates = [gate_over(twin, make) for twin in twins]
-    draws = make in [POLICIES[each] for each in ("random", "weighted_random", "power_of_two")]
+    twins = [[loaded(each, level) for each, level in levels.items()] for _ in range(2)]
+    gates = [gate_over(twin, name) for twin in twins]
+    draws = name in ("random", "weighted_random", "power_of_two")
     for _ in range(100):
         now = ask.sized(rng.randint(10, 20_000))
         told = gates[0].explain(now, 0.0)
@@ -176,17 +164,10 @@ def test_what_is_explained_is_what_is_chosen_and_explaining_changes_nothing(
 @pytest.mark.parametrize("name", ["round_robin", "least_requests", "peak_ewma", "least_tokens"])
 def test_all_that_are_explained_to_be_first_are_drawn_and_no_other(name: str) -> None:
     backends = [loaded("a", 2), loaded("b", 1), loaded("c", 1), loaded("d", 2)]
-    told = gate_over(backends, POLICIES[name]).explain(ASK, 0.0)
-    drawn = {
-        POLICIES[name](backends).choose(backends, ASK, 0.0, Random(seed)).name for seed in range(60)
-    }
+    told = gate_over(backends, name).explain(ASK, 0.0)
+    made = [POLICIES[name](backends) for _ in range(60)]
+    drawn = {each.choose(backends, ASK, 0.0, Random(seed)).name for seed, each in enumerate(made)}
     assert drawn == set(told.chosen)
-
-
-@every_policy
-def test_the_only_one_is_explained_too(make: Make) -> None:
-    told = gate_over([ready("only")], make).explain(ASK, 0.0)
-    assert (told.chosen, told.reason) == (["only"], Reason.ONLY)
 
 
 def test_power_of_two_ranks_as_the_arithmetic_says() -> None:
@@ -212,12 +193,12 @@ def test_the_least_of_all_is_taken(name: str) -> None:
 
 
 @every_loaded
-def test_more_load_never_attracts(make: Make) -> None:
+def test_more_load_never_attracts(name: str) -> None:
     """A backend's share does not rise when its load does."""
     shares = []
     for level in range(5):
         backends = [loaded("mine", level), loaded("b", 2), loaded("c", 2)]
-        policy, rng = make(backends), Random(11)
+        policy, rng = POLICIES[name](backends), Random(11)
         picks = [policy.choose(backends, ASK, 0.0, rng) for _ in range(300)]
         shares.append(sum(pick.name == "mine" for pick in picks))
     assert shares == sorted(shares, reverse=True)
@@ -227,23 +208,23 @@ def test_more_load_never_attracts(make: Make) -> None:
 @pytest.mark.parametrize("name", ["round_robin", "weighted_random"])
 def test_weights_share_the_requests(name: str) -> None:
     backends = [ready("one", 1.0), ready("three", 3.0)]
-    gate = gate_over(backends, POLICIES[name], seed=2)
+    gate = gate_over(backends, name, seed=2)
     seen = Counter(gate.choose(ASK, 0.0).backend.name for _ in range(4_000))
     assert 0.72 < seen["three"] / 4_000 < 0.78
 
 
 @every_loaded
-def test_weights_share_the_load(make: Make) -> None:
+def test_weights_share_the_load(name: str) -> None:
     backends = [ready("one", 1.0), ready("three", 3.0)]
-    gate = gate_over(backends, make, seed=2)
+    gate = gate_over(backends, name, seed=2)
     for _ in range(400):
         gate.choose(ASK, 0.0)  # held: the loads grow
     assert 0.72 < backends[1].requests_in_flight / 400 < 0.78
 
 
 def test_round_robin_takes_turns_and_owes_nothing_to_who_was_away() -> None:
-    backends = [ready(name) for name in "abc"]
-    gate = gate_over(backends, POLICIES["round_robin"])
+    backends = [ready(each) for each in "abc"]
+    gate = gate_over(backends, "round_robin")
     turns = [gate.choose(ASK, 0.0).backend.name for _ in range(9)]
     assert all(len(set(turns[i : i + 3])) == 3 for i in (0, 3, 6))
     backends[1].state = State.EJECTED
@@ -305,11 +286,11 @@ def test_a_healthy_pool_comes_before_a_doubted_one() -> None:
 
 
 @every_policy
-def test_a_choice_that_is_not_followed_changes_nothing(make: Make) -> None:
+def test_a_choice_that_is_not_followed_changes_nothing(name: str) -> None:
     """Of two alike, one is looked at before each request, as for a request that has to wait."""
     levels = {"a": 1, "b": 2, "c": 1}
-    looked, other = [[loaded(name, level) for name, level in levels.items()] for _ in "12"]
-    policy, twin, rng, same = make(looked), make(other), Random(4), Random(4)
+    looked, other = [[loaded(each, level) for each, level in levels.items()] for _ in "12"]
+    policy, twin, rng, same = POLICIES[name](looked), POLICIES[name](other), Random(4), Random(4)
     for number in range(200):
         ask = Ask("/", prompt_tokens=1 + 37 * number % 9_000, stream=True)
         for _ in range(3):

@@ -7,18 +7,12 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.fleet import Fleet, Pool
-from penstock.balancing.gate import Gate, NoBackend
+from penstock.balancing.gate import NoBackend
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.load import Counts
 from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.policies.session import EPSILON, SLACK_TOKENS, Session, held_tokens
-
-
-def ready(name: str, weight: float = 1.0) -> Backend:
-    backend = Backend(name, "http://127.0.0.1:1", weight=weight)
-    backend.state = State.READY
-    return backend
+from tests.unit.balancing.backends import gate_over, ready
 
 
 def keyed(session: str | None, tokens: int = 100) -> Ask:
@@ -28,11 +22,10 @@ def keyed(session: str | None, tokens: int = 100) -> Ask:
 class Pooled:
     """A gate over backends with the policy."""
 
-    def __init__(self, *backends: Backend, seed: int = 7) -> None:
+    def __init__(self, *backends: Backend) -> None:
         self.backends = backends
+        self.gate = gate_over(backends, "session", 7)
         self.policy = Session(backends)
-        fleet = Fleet((Pool("default", backends, self.policy),))
-        self.gate = Gate(lambda: fleet, Random(seed))
 
     def choose(self, session: str | None, tokens: int = 100, *tried: Backend) -> Lease:
         return self.gate.choose(keyed(session, tokens), 0.0, tried)
@@ -109,7 +102,6 @@ def test_one_hot_session_cannot_push_its_backend_over_the_bound(pool: Pooled, to
         assert held_tokens(lease.backend) <= bound
     assert seen[Reason.AFFINITY]
     assert seen[Reason.SPILL]
-    print(f"home of the hot session: {held_tokens(pool.home('hot')) / pool.mean_tokens:.2f} x mean")
     # At rest in the mean: the home holds its bound and not more.
     assert held_tokens(pool.home("hot")) <= 1.5 * pool.mean_tokens + SLACK_TOKENS + tokens
     assert sum(held_tokens(backend) > 0 for backend in pool.backends) == 3  # 4 / (1 + EPSILON)
@@ -162,7 +154,6 @@ def test_without_a_key_it_is_least_tokens_choice_for_choice() -> None:
         Lease(chosen, keyed(None, tokens), 0.0)
         assert (lease.backend.name, lease.reason) == (chosen.name, Reason.COST)
     counts = [backend.requests_in_flight for backend in mine.backends]
-    print(f"without a key: {counts}")
     assert max(counts) - min(counts) < 20
 
 

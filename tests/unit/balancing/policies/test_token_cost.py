@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.backend import Backend, State
+from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.balancing.policies.token_cost import (
@@ -19,16 +19,11 @@ from penstock.balancing.policies.token_cost import (
 )
 from penstock.balancing.speed.compare import SAMPLES_MIN
 from penstock.balancing.speed.estimates import PRIOR_STEP_S, PRIOR_WORK_PER_S
+from tests.unit.balancing.backends import ready
 from tests.unit.balancing.policies.sending import sent
 
 BLOCKS = tuple(range(50))
 TURN = Ask("/", prompt_tokens=8_000, stream=True, blocks=BLOCKS, block_tokens=160.0)
-
-
-def ready(name: str, weight: float = 1.0) -> Backend:
-    backend = Backend(name, "", weight=weight)
-    backend.state = State.READY
-    return backend
 
 
 def prompt(tokens: int, output: float = 256.0) -> Ask:

@@ -15,11 +15,11 @@ from penstock.balancing.policies.token_cost import (
     TokenCost,
 )
 from penstock.proxy.admin.explanation import render
+from tests.unit.balancing.backends import ready
 from tests.unit.balancing.policies.test_token_cost import (
     TURN,
     choose,
     prompt,
-    ready,
     somewhere,
     stream,
 )

@@ -1,6 +1,6 @@
 """Pools as a verdict sees them: seconds of facts, one look a second."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -48,9 +48,15 @@ def found(
     *backends: BackendFacts, per_s: Mapping[str, float] | None = None, **facts: Any
 ) -> Finding:
     """What is found when it has been so for ten seconds."""
+    return found_over(
+        moment(float(second), *backends, per_s=per_s, **facts) for second in range(11)
+    )
+
+
+def found_over(moments: Iterable[PoolFacts]) -> Finding:
     window = Window()
-    for second in range(11):
-        window.add(moment(float(second), *backends, per_s=per_s, **facts))
+    for each in moments:
+        window.add(each)
     return find(window, list(window.backends()))
 
 

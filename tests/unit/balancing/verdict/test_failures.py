@@ -1,15 +1,14 @@
 """What failed attempts say, and of whom."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from penstock.balancing.verdict.cause import Kind
 from penstock.balancing.verdict.facts import PoolFacts
-from penstock.balancing.verdict.rules import find
-from penstock.balancing.verdict.window import Window
 from penstock.balancing.verdict.words import words
-from tests.unit.balancing.verdict.pools import backend, found
+from tests.unit.balancing.verdict.pools import backend, found, found_over
 
 
 def test_what_all_backends_fail_at_blames_none_of_them() -> None:
@@ -34,15 +33,14 @@ def test_the_last_failures_at_several_backends_tell_how_many_clients_fail(
 
 
 def test_where_only_one_of_two_fails_it_is_named() -> None:
-    good, bad = [0] * 11, range(0, 55, 5)
-    window = Window()
-    for second, failed in enumerate(bad):
-        counted = [
-            replace(backend(name), requests_total=5 * second, failures_total=failures)
-            for name, failures in (("a", good[second]), ("b", failed))
+    moments = []
+    for at in range(11):
+        both = [
+            replace(backend(name), requests_total=5 * at, failures_total=failed)
+            for name, failed in (("a", 0), ("b", 5 * at))
         ]
-        window.add(PoolFacts(float(second), tuple(counted)))
-    finding = find(window, list(window.backends()))
+        moments.append(PoolFacts(float(at), tuple(both)))
+    finding = found_over(moments)
     assert (finding.detail, finding.backend) == ("requests", "b")
 
 
@@ -54,21 +52,15 @@ def test_where_nobody_is_served_no_client_is_to_blame() -> None:
 
 def test_one_that_fails_most_of_the_few_that_it_gets_is_failing() -> None:
     """penstock avoids it, so that of all requests only a fiftieth fails."""
-    window, told = Window(), []
+    totals = ("requests", "failures", "failures_apart", "requests_apart")
+    moments = []
     for second in range(60):
         good = replace(backend("a"), requests_total=9 * second)
-        failed = second // 5
-        bad = replace(
-            backend("b"),
-            requests_total=failed,
-            failures_total=failed,
-            failures_apart_total=failed,
-            requests_apart_total=failed,
-        )
-        window.add(PoolFacts(float(second), (good, bad)))
-        told.append(find(window, list(window.backends())))
-    assert (told[20].kind, told[-1].kind) == (Kind.FINE, Kind.FAILING)
-    assert (told[-1].detail, told[-1].backend) == ("backend", "b")
+        counts: dict[str, Any] = {f"{name}_total": second // 5 for name in totals}
+        moments.append(PoolFacts(float(second), (good, replace(backend("b"), **counts))))
+    assert found_over(moments[:21]).kind is Kind.FINE
+    finding = found_over(moments)
+    assert (finding.kind, finding.detail, finding.backend) == (Kind.FAILING, "backend", "b")
 
 
 def test_rare_failures_of_others_beside_a_flood_of_one_client_are_not_common() -> None:

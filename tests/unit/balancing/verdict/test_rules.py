@@ -1,6 +1,6 @@
 """What is found of a pool that has been in one state for a while."""
 
-from collections.abc import Mapping
+from ast import literal_eval
 from typing import Any
 
 import pytest
@@ -8,237 +8,128 @@ import pytest
 from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.speed.compare import Pace
 from penstock.balancing.verdict.cause import Finding, Kind
-from penstock.balancing.verdict.facts import BackendFacts
-from penstock.balancing.verdict.rules import GAP_S, find
-from penstock.balancing.verdict.window import WAIT_S, Window
+from penstock.balancing.verdict.rules import GAP_S
+from penstock.balancing.verdict.window import WAIT_S
 from penstock.balancing.verdict.words import words
-from tests.unit.balancing.verdict.pools import PREFILLS, backend, found, moment, queue
+from tests.unit.balancing.verdict.pools import PREFILLS, backend, found, found_over, moment, queue
 
-IDLE = {"generated_tokens": 0.0, "steps": 0.0}
-FAILURES = {"failures_total": 1.0}  # of five requests a second
-
-
-def case(
-    kind: Kind,
-    detail: str,
-    *backends: BackendFacts,
-    per_s: Mapping[str, float] | None = None,
-    **facts: Any,
-) -> tuple[Kind, str, Finding]:
-    return kind, detail, found(*backends, per_s=per_s, **facts)
-
-
-CASES = {
-    "busy, and nothing waits": case(Kind.FINE, "", backend(kv_usage=0.99, held_share=0.99)),
-    "a short queue": case(
-        Kind.FINE, "", backend(), **queue(WaitReason.PROMPTS, oldest_s=WAIT_S / 2)
-    ),
-    "one long prompt waits": case(
-        Kind.FINE, "", backend(), **queue(WaitReason.KV_CACHE, waiting=1)
-    ),
-    "prompts wait, and steps are long": case(
-        Kind.COMPUTE, "prefill", backend(), per_s=PREFILLS, **queue(WaitReason.PROMPTS)
-    ),
-    "a tenant's long prompts, and a backend for others": case(
-        Kind.COMPUTE, "prefill", backend(), backend(), per_s=PREFILLS, **queue(WaitReason.LARGE)
-    ),
-    "prompts wait in the engine": case(
-        Kind.COMPUTE, "prefill", backend(overdue_s=4.0, backlog_s=5.0, waiting=3), per_s=PREFILLS
-    ),
-    "slow tokens": case(
-        Kind.COMPUTE,
-        "slow_decode",
-        backend(),
-        per_s={"generated_tokens": 10 / GAP_S / 1.1, "steps": 9},
-    ),
-    "a full cache": case(
-        Kind.MEMORY, "", backend(kv_usage=0.97), per_s=PREFILLS, **queue(WaitReason.KV_CACHE)
-    ),
-    "a full cache, known by our own count": case(
-        Kind.MEMORY, "", backend(held_share=0.97, reports=False), **queue(WaitReason.SHARE)
-    ),
-    "streams are stopped": case(Kind.MEMORY, "", backend(kv_usage=0.97), per_s={"preemptions": 1}),
-    "a full cache, and the engine's own queue": case(
-        Kind.MEMORY, "", backend(kv_usage=0.99, waiting=4, overdue_s=3.0)
-    ),
-    "as many streams as it can": case(
-        Kind.SCHEDULER, "sequences", backend(), **queue(WaitReason.SEQUENCES)
-    ),
-    "waiting in an engine with room": case(
-        Kind.SCHEDULER, "sequences", backend(waiting=4, overdue_s=3.0, backlog_s=0.1)
-    ),
-    "short steps": case(Kind.SCHEDULER, "token_budget", backend(), **queue(WaitReason.PROMPTS)),
-    "steps of few prompt tokens, and none is known to be short": case(
-        Kind.SCHEDULER,
-        "token_budget",
-        backend(step_s=0.0),
-        per_s={"generated_tokens": 200, "steps": 100, "step_tokens": 6_400},
-        **queue(WaitReason.PROMPTS),
-    ),
-    "the same engine runs eight all the time, and more wait in it": case(
-        Kind.SCHEDULER,
-        "sequences",
-        backend(running=8, waiting=7, backlog_s=0.6),
-        per_s={"generated_tokens": 800, "steps": 100, "step_tokens": 5_000},
-        **queue(WaitReason.PROMPTS),
-    ),
-    "steps of many prompt tokens, and prompts wait in engines that seem full": case(
-        Kind.COMPUTE,
-        "prefill",
-        backend(running=50, waiting=20, backlog_s=0.1),
-        per_s={"generated_tokens": 200, "steps": 4, "step_tokens": 8_000},
-        **queue(WaitReason.SEQUENCES),
-    ),
-    "streams get no tokens, and their engine goes on": case(
-        Kind.FAILING, "stalled", backend(), per_s={"generated_tokens": 20, "steps": 50}
-    ),
-    "sent, and not seen by the engine": case(
-        Kind.SCHEDULER, "api_server", backend(sequences=30), **queue(WaitReason.PROMPTS)
-    ),
-    "max_requests": case(Kind.WAITING, "requests", backend(), **queue(WaitReason.REQUESTS)),
-    "backends refuse, and requests wait": case(
-        Kind.WAITING, "busy", backend(left_alone=True), **queue(WaitReason.BUSY)
-    ),
-    "one of two refuses, and nobody waits": case(
-        Kind.DEMAND, "busy", backend("a", left_alone=True), backend("b")
-    ),
-    "all refuse, and nobody waits": case(
-        Kind.DEMAND, "busy", backend("a", left_alone=True), backend("b", left_alone=True)
-    ),
-    "one is slow": case(Kind.UNEVEN, "slow", backend("a"), backend("b", pace=Pace(decode=9.0))),
-    "one is hot": case(
-        Kind.UNEVEN,
-        "hot",
-        backend("a", backlog_s=3.0, wanted=9),
-        backend("b"),
-        **queue(WaitReason.PROMPTS),
-    ),
-    "all that waits in penstock waits for one, and the others rest": case(
-        Kind.UNEVEN,
-        "hot",
-        backend("a", backlog_s=0.08, wanted=9),
-        backend("b", running=2, sequences=2),
-        per_s=PREFILLS,
-        **queue(WaitReason.PROMPTS),
-    ),
-    "all that waits in penstock waits for one, and the others are busy": case(
-        Kind.COMPUTE,
-        "prefill",
-        backend("a", backlog_s=0.08, wanted=9),
-        backend("b", backlog_s=0.06, running=2),
-        per_s=PREFILLS,
-        **queue(WaitReason.PROMPTS),
-    ),
-    "clients do not read": case(Kind.CLIENT, "", backend(), clients=10, slow_clients=4),
-    "few clients do not read": case(Kind.FINE, "", backend(), clients=50, slow_clients=4),
-    "clients do not read, and hold the cache by our count": case(
-        Kind.CLIENT,
-        "",
-        backend(held_share=0.99),
-        clients=10,
-        slow_clients=9,
-        **queue(WaitReason.KV_CACHE),
-    ),
-    "clients do not read, and caches are full": case(
-        Kind.MEMORY,
-        "",
-        backend(kv_usage=0.99),
-        clients=10,
-        slow_clients=9,
-        **queue(WaitReason.KV_CACHE),
-    ),
-    "clients do not read, and engines are busy": case(
-        Kind.COMPUTE,
-        "prefill",
-        backend(),
-        per_s=PREFILLS,
-        clients=18,
-        slow_clients=10,
-        **queue(WaitReason.PROMPTS),
-    ),
-    "none has started": case(Kind.STARTING, "", backend(state="starting", can_serve=False)),
-    "one of three is not there yet, and the others have a queue": case(
-        Kind.STARTING,
-        "",
-        backend("a"),
-        backend("b"),
-        backend("c", state="starting", can_serve=False, starting_s=60.0),
-        **queue(WaitReason.PROMPTS),
-    ),
-    "one of three has never been there, and the others have a queue": case(
-        Kind.FAILING,
-        "unreachable",
-        backend("a"),
-        backend("b"),
-        backend("c", state="starting", reason="unreachable", can_serve=False, starting_s=601.0),
-        **queue(WaitReason.PROMPTS),
-    ),
-    "one of six is not there yet, and the others have a queue": case(
-        Kind.COMPUTE,
-        "prefill",
-        *(backend(name) for name in "abcde"),
-        backend("f", state="starting", can_serve=False),
-        per_s=PREFILLS,
-        **queue(WaitReason.PROMPTS),
-    ),
-    "one has not started, and the others do": case(
-        Kind.FINE, "", backend("a"), backend("b", state="starting", can_serve=False)
-    ),
-    "streams are slow, and no more of them fit": case(
-        Kind.COMPUTE,
-        "decode",
-        backend(running=1_024, sequences=1_100, streams=1_024, waiting=40),
-        per_s={"generated_tokens": 3_700, "steps": 4},
-        **queue(WaitReason.SEQUENCES),
-    ),
-    "one is out": case(
-        Kind.FAILING, "hung", backend("a"), backend("b", state="ejected", reason="hung")
-    ),
-    "attempts fail": case(
-        Kind.FAILING, "requests", backend(), per_s=FAILURES | {"failures_apart_total": 0.5}
-    ),
-    "attempts of one client fail, and there are others": case(
-        Kind.CLIENT, "fails", backend(), per_s=FAILURES | {"requests_apart_total": 2.0}
-    ),
-    "attempts of the only client fail": case(Kind.FAILING, "requests", backend(), per_s=FAILURES),
-    "most attempts fail, and there is one client": case(
-        Kind.FAILING, "requests", backend(), per_s={"failures_total": 3}
-    ),
-    "most attempts fail for one client, and others are served": case(
-        Kind.CLIENT,
-        "fails",
-        backend(),
-        per_s={"failures_total": 3, "requests_apart_total": 2.0},
-    ),
-    "most attempts fail for one client, and others wait for max_requests": case(
-        Kind.WAITING,
-        "requests",
-        backend(),
-        per_s={"failures_total": 3, "requests_apart_total": 2.0},
-        **queue(WaitReason.REQUESTS),
-    ),
-    "all fail at two backends for one client, and others are served": case(
-        Kind.CLIENT,
-        "fails",
-        backend("a"),
-        backend("b"),
-        per_s={"failures_total": 4, "requests_apart_total": 2.0},
-    ),
-    "few attempts fail": case(
-        Kind.FINE,
-        "",
-        backend(),
-        per_s={"failures_total": 1, "failures_apart_total": 1, "requests_total": 50},
-    ),
-    "some attempts fail, and engines are busy": case(
-        Kind.COMPUTE,
-        "prefill",
-        backend(),
-        per_s=PREFILLS | FAILURES | {"failures_apart_total": 0.5},
-        **queue(WaitReason.PROMPTS),
-    ),
-    "nobody is there": case(Kind.FAILING, ""),
+# What is found | of which backends | how fast counters grow | what waits, and other facts.
+# A backend without words is usual, and so is what has none.
+CASES = f"""
+busy, and nothing waits | fine | kv_usage=0.99 held_share=0.99 | |
+a short queue | fine | | | PROMPTS oldest_s={WAIT_S / 2}
+one long prompt waits | fine | | | KV_CACHE waiting=1
+prompts wait, and steps are long | compute prefill | | PREFILLS | PROMPTS
+a tenant's long prompts, and a backend for others | compute prefill | ; | PREFILLS | LARGE
+prompts wait in the engine | compute prefill | overdue_s=4 backlog_s=5 waiting=3 | PREFILLS |
+slow tokens | compute slow_decode | | generated_tokens={10 / GAP_S / 1.1} steps=9 |
+a full cache | memory | kv_usage=0.97 | PREFILLS | KV_CACHE
+a full cache, known by our own count | memory | held_share=0.97 reports=False | | SHARE
+streams are stopped | memory | kv_usage=0.97 | preemptions=1 |
+a full cache, and the engine's own queue | memory | kv_usage=0.99 waiting=4 overdue_s=3 | |
+as many streams as it can | scheduler sequences | | | SEQUENCES
+waiting in an engine with room | scheduler sequences | waiting=4 overdue_s=3 backlog_s=0.1 | |
+short steps | scheduler token_budget | | | PROMPTS
+steps of few prompt tokens, and none is known to be short | scheduler token_budget | step_s=0.0\
+    | generated_tokens=200 steps=100 step_tokens=6400 | PROMPTS
+the same engine runs eight all the time, and more wait in it | scheduler sequences\
+    | running=8 waiting=7 backlog_s=0.6\
+    | generated_tokens=800 steps=100 step_tokens=5000 | PROMPTS
+steps of many prompt tokens, and prompts wait in engines that seem full | compute prefill\
+    | running=50 waiting=20 backlog_s=0.1\
+    | generated_tokens=200 steps=4 step_tokens=8000 | SEQUENCES
+streams get no tokens, and their engine goes on | failing stalled | | generated_tokens=20 steps=50 |
+sent, and not seen by the engine | scheduler api_server | sequences=30 | | PROMPTS
+max_requests | waiting requests | | | REQUESTS
+backends refuse, and requests wait | waiting busy | left_alone=True | | BUSY
+one of two refuses, and nobody waits | demand busy | left_alone=True ; | |
+all refuse, and nobody waits | demand busy | left_alone=True ; left_alone=True | |
+one is slow | uneven slow | ; pace=9.0 | |
+one is hot | uneven hot | backlog_s=3.0 wanted=9 ; | | PROMPTS
+all that waits in penstock waits for one, and the others rest | uneven hot\
+    | backlog_s=0.08 wanted=9 ; running=2 sequences=2 | PREFILLS | PROMPTS
+all that waits in penstock waits for one, and the others are busy | compute prefill\
+    | backlog_s=0.08 wanted=9 ; backlog_s=0.06 running=2 | PREFILLS | PROMPTS
+clients do not read | client | | | clients=10 slow_clients=4
+few clients do not read | fine | | | clients=50 slow_clients=4
+clients do not read, and hold the cache by our count | client | held_share=0.99 |\
+    | KV_CACHE clients=10 slow_clients=9
+clients do not read, and caches are full | memory | kv_usage=0.99 |\
+    | KV_CACHE clients=10 slow_clients=9
+clients do not read, and engines are busy | compute prefill | | PREFILLS\
+    | PROMPTS clients=18 slow_clients=10
+none has started | starting | STARTING | |
+one of three is not there yet, and the others have a queue | starting\
+    | ; ; STARTING starting_s=60.0 | | PROMPTS
+one of three has never been there, and the others have a queue | failing unreachable\
+    | ; ; STARTING reason=unreachable starting_s=601.0 | | PROMPTS
+one of six is not there yet, and the others have a queue | compute prefill\
+    | ; ; ; ; ; STARTING | PREFILLS | PROMPTS
+one has not started, and the others do | fine | ; STARTING | |
+streams are slow, and no more of them fit | compute decode\
+    | running=1024 sequences=1100 streams=1024 waiting=40\
+    | generated_tokens=3700 steps=4 | SEQUENCES
+one is out | failing hung | ; state=ejected reason=hung | |
+attempts fail | failing requests | | FAILURES failures_apart_total=0.5 |
+attempts of one client fail, and there are others | client fails\
+    | | FAILURES requests_apart_total=2.0 |
+attempts of the only client fail | failing requests | | FAILURES |
+most attempts fail, and there is one client | failing requests | | failures_total=3 |
+most attempts fail for one client, and others are served | client fails\
+    | | failures_total=3 requests_apart_total=2.0 |
+most attempts fail for one client, and others wait for max_requests | waiting requests\
+    | | failures_total=3 requests_apart_total=2.0 | REQUESTS
+all fail at two backends for one client, and others are served | client fails\
+    | ; | failures_total=4 requests_apart_total=2.0 |
+few attempts fail | fine | | failures_total=1 failures_apart_total=1 requests_total=50 |
+some attempts fail, and engines are busy | compute prefill\
+    | | PREFILLS FAILURES failures_apart_total=0.5 | PROMPTS
+nobody is there | failing | none | |
+"""
+SETS: dict[str, Any] = {
+    "PREFILLS": PREFILLS,
+    "FAILURES": {"failures_total": 1.0},  # of five requests a second
+    "STARTING": {"state": "starting", "can_serve": False},
 }
+
+
+def facts_of(words: str) -> dict[str, Any]:
+    """Of some words, each `name=value`, or the name of a set."""
+    facts: dict[str, Any] = {}
+    for word in words.split():
+        name, _, value = word.partition("=")
+        if value:
+            facts[name] = literal_eval(value) if value[0] in "0123456789TF" else value
+        else:
+            facts |= SETS[name]
+    return facts
+
+
+def found_of(backends: str, per_s: str, rest: str) -> Finding:
+    made = [facts_of(words) for words in backends.split(";")] if backends != "none" else []
+    for facts in made:
+        if "pace" in facts:
+            facts["pace"] = Pace(decode=facts["pace"])
+    lack, _, more = rest.partition(" ")
+    waits = lack in WaitReason.__members__
+    facts = facts_of(more if waits else rest)
+    if waits:
+        queued = {name: facts.pop(name) for name in ("waiting", "oldest_s") if name in facts}
+        facts |= queue(WaitReason[lack], **queued)
+    named = [backend(name, **of) for name, of in zip("abcdef", made, strict=False)]
+    return found(*named, per_s=facts_of(per_s), **facts)
+
+
+@pytest.mark.parametrize("row", CASES.strip().splitlines(), ids=lambda row: row.partition(" |")[0])
+def test_what_is_found(row: str) -> None:
+    _, cause, *seen = (part.strip() for part in row.split("|"))
+    kind, _, detail = cause.partition(" ")
+    finding = found_of(*seen)
+    assert (finding.kind, finding.detail) == (kind, detail), finding
+    sentence, to_do = words(finding)
+    assert sentence.endswith(".")
+    assert bool(to_do) is (finding.kind is not Kind.FINE)
+    assert len(sentence.split()) <= 40
 
 
 def test_where_most_caches_are_full_no_backend_is_called_slow_or_hot() -> None:
@@ -261,9 +152,9 @@ def test_who_waits_for_others_waits_for_what_those_lack() -> None:
 
 
 def test_turns_alone_are_no_work_of_engines() -> None:
-    finding = found(
-        backend(running=0, streams=0, sequences=0), per_s=IDLE, **queue(WaitReason.TURN)
-    )
+    rests = backend(running=0, streams=0, sequences=0)
+    per_s = {"generated_tokens": 0.0, "steps": 0.0}
+    finding = found(rests, per_s=per_s, **queue(WaitReason.TURN))
     assert (finding.kind, finding.detail) == (Kind.WAITING, "turn")
     assert words(finding)[0].startswith("Waiting in penstock: others go first")
 
@@ -274,21 +165,9 @@ def test_a_cache_that_is_full_by_our_count_alone_is_not_called_full() -> None:
     assert "41% is used now" in sentence
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_found(name: str) -> None:
-    kind, detail, finding = CASES[name]
-    assert (finding.kind, finding.detail) == (kind, detail), finding
-    sentence, to_do = words(finding)
-    assert sentence.endswith(".")
-    assert bool(to_do) is (kind is not Kind.FINE)
-    assert len(sentence.split()) <= 40
-
-
 def test_a_backend_that_refuses_now_and_then_is_fine() -> None:
-    window = Window()
-    for second in range(11):
-        window.add(moment(float(second), backend(left_alone=second % 3 == 0)))
-    assert find(window, list(window.backends())).kind is Kind.FINE
+    moments = (moment(float(at), backend(left_alone=at % 3 == 0)) for at in range(11))
+    assert found_over(moments).kind is Kind.FINE
 
 
 def test_refusals_of_backends_are_not_called_a_limit_of_penstock() -> None:
@@ -302,10 +181,8 @@ def test_refusals_of_backends_are_not_called_a_limit_of_penstock() -> None:
 
 
 def test_refusals_that_nothing_explains_are_demand() -> None:
-    window = Window()
-    for second in range(11):
-        window.add(moment(float(second), backend(), refused_total=2 * second))
-    assert find(window, list(window.backends())).kind is Kind.DEMAND
+    moments = (moment(float(at), backend(), refused_total=2 * at) for at in range(11))
+    assert found_over(moments).kind is Kind.DEMAND
 
 
 def test_peers_that_tell_no_figures_do_not_rest() -> None:
@@ -331,12 +208,12 @@ def test_slow_tokens_beside_prompts_are_no_fault_of_engines() -> None:
 
 
 def test_a_crowd_that_has_just_left_was_one() -> None:
-    window = Window()
+    moments = []
     for second in range(11):
         count = 300 if second < 10 else 4
         each = backend(streams=count, running=count, sequences=count, kv_usage=0.1)
-        window.add(moment(float(second), each, per_s={"generated_tokens": 1_200, "steps": 4}))
-    assert find(window, list(window.backends())).detail == "decode"
+        moments.append(moment(float(second), each, per_s={"generated_tokens": 1_200, "steps": 4}))
+    assert found_over(moments).detail == "decode"
 
 
 def test_how_long_a_start_takes_so_far_is_told() -> None:
