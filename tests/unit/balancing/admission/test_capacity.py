@@ -223,8 +223,13 @@ def test_a_prompt_that_takes_as_long_as_its_work_is_not_stuck() -> None:
     assert reason(engine.door, engine.now_s) is None
 
 
-def test_the_number_is_forgotten_when_more_streams_have_run() -> None:
+def test_the_number_is_forgotten_when_more_streams_have_run_and_not_before() -> None:
+    """By a report between two steps it ran one less. If the number were forgotten then, all that
+    waits would be sent there at once, and wait in the engine."""
     engine = busy_engine()
+    assert reason(engine.door, engine.now_s) is WaitReason.SEQUENCES
+    engine.passes(1, running=Engine.PLACES - 1)
+    engine.passes(1, running=Engine.PLACES, waiting=0)
     assert reason(engine.door, engine.now_s) is WaitReason.SEQUENCES
     engine.passes(1, running=20, waiting=0)
     assert reason(engine.door, engine.now_s) is None

@@ -112,13 +112,35 @@ class Steps:
             self.waiting.append(self.door.enter(100, **fields))
 
 
-def test_below_its_pressure_a_step_does_nothing() -> None:
-    steps = Steps(Step(0, 0.2, max_tokens=512))
-    assert steps.limits(0.0) == NONE
-    steps.wait(0.15)
-    assert steps.limits(0.0) == NONE
-    steps.wait(0.2)
-    assert steps.limits(0.0) == (512, None, False)
+SEVERAL = (
+    Step(0, 0.1, max_tokens=512),
+    Step(0, 0.2, max_tokens=128),
+    Step(0, 0.1, prompt_tokens=9_000),
+    Step(0, 0.2, prompt_tokens=8_000),
+    Step(0, 0.3, prompt_tokens=1),
+    Step(1, 0.01, max_tokens=1),  # of another class
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "limits"),
+    [
+        ((Step(0, 0.2, max_tokens=512),), {0.0: NONE, 0.15: NONE, 0.2: (512, None, False)}),
+        (SEVERAL, {0.1: (512, 9_000, False), 0.2: (128, 8_000, False)}),
+        (
+            (Step(0, 0.1, max_tokens=512), Step(0, 0.2, fall_back=True)),
+            {0.1: (512, None, False), 0.2: (512, None, True)},
+        ),
+    ],
+    ids=["one", "of several the least counts", "a fall-back"],
+)
+def test_each_step_begins_at_its_own_pressure(
+    steps: tuple[Step, ...], limits: dict[float, Limits]
+) -> None:
+    played = Steps(*steps)
+    for wanted, cut in limits.items():
+        played.wait(wanted)
+        assert played.limits(0.0) == cut
 
 
 def test_it_ends_when_the_pressure_has_been_lower_for_a_while() -> None:
@@ -144,21 +166,6 @@ def test_nobody_knows_what_was_while_no_request_came_so_it_ends() -> None:
     assert steps.limits(HOLD_S + 1.0) == NONE
 
 
-def test_of_several_steps_the_least_counts_and_other_classes_have_their_own() -> None:
-    steps = Steps(
-        Step(0, 0.1, max_tokens=512),
-        Step(0, 0.2, max_tokens=128),
-        Step(0, 0.1, prompt_tokens=9_000),
-        Step(0, 0.2, prompt_tokens=8_000),
-        Step(0, 0.3, prompt_tokens=1),
-        Step(1, 0.01, max_tokens=1),
-    )
-    steps.wait(0.1)
-    assert steps.limits(0.0) == (512, 9_000, False)
-    steps.wait(0.2)
-    assert steps.limits(0.0) == (128, 8_000, False)
-
-
 def test_what_a_flood_brings_about_is_cut_from_its_own_requests_only() -> None:
     steps = Steps(Step(0, 0.1, max_tokens=512))
     steps.wait(0.5, "flood")
@@ -171,14 +178,6 @@ def test_what_a_flood_brings_about_is_cut_from_its_own_requests_only() -> None:
 def test_a_pool_without_admission_has_no_steps() -> None:
     steps = Steps(Step(0, 0.1, max_tokens=512))
     assert steps.degradation.limits(None, "x", 0, WAIT_S, 0.0) == NONE
-
-
-def test_a_fall_back_is_taken_at_its_own_pressure() -> None:
-    steps = Steps(Step(0, 0.1, max_tokens=512), Step(0, 0.2, fall_back=True))
-    steps.wait(0.1)
-    assert steps.limits(0.0) == (512, None, False)
-    steps.wait(0.2)
-    assert steps.limits(0.0) == (512, None, True)
 
 
 def test_new_steps_begin_anew_and_the_same_go_on() -> None:

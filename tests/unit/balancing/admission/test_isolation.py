@@ -180,6 +180,12 @@ def short_then_long(site: Site, mine: list[QueuedRequest]) -> None:
     keep_waiting(100, tokens=50, answer=answer, max_tokens=4_000)(site, mine)
 
 
+def choices(site: Site, mine: list[QueuedRequest]) -> None:
+    """Short streams fill all places first, which shows how many there are."""
+    number = 1 if site.now_s < 8.0 else 16
+    keep_waiting(150, tokens=50, answer=100, choices=number, max_tokens=100)(site, mine)
+
+
 def leaving(site: Site, mine: list[QueuedRequest]) -> None:
     """Each client leaves after two seconds, whatever it has by then."""
     for request in [each for each in mine if site.now_s - each.since_s > 2.0]:
@@ -206,6 +212,7 @@ ATTACKS: dict[str, tuple[Attack, float, float]] = {
         0.3,
     ),
     "long answers after short ones": (short_then_long, 0.3, 0.3),
+    "choices that take all places": (choices, 2.6, inf),
     "clients that leave": (leaving, 1.0, 0.7),
     "retries": (retrying, 0.6, 0.4),
     "embeddings": (keep_waiting(400, tokens=2_000, answer=0, generates=False), 0.5, 0.4),

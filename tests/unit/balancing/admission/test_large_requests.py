@@ -44,20 +44,16 @@ def with_long_prompts(*names: str, asks_tokens: int) -> Door:
 
 
 @pytest.mark.parametrize(
-    ("backends", "asks_tokens", "left"), [(4, 10_000, 1), (8, 30_000, 2), (4, 0, 0)]
+    ("backends", "asks_tokens", "left"), [(4, 10_000, 1), (8, 30_000, 2), (4, 0, 0), (4, 10, 0)]
 )
 def test_one_tenant_leaves_backends_without_its_long_prompts_while_others_ask(
     backends: int, asks_tokens: int, left: int
 ) -> None:
+    """It leaves none to others that ask for hardly anything."""
     door = with_long_prompts(*"abcdefgh"[:backends], asks_tokens=asks_tokens)
     assert len(hosts(door, "long")) == backends - left
     victim = door.enter(500, 10.2, name="other")
     assert door.is_sent(victim) is bool(left)
-
-
-def test_it_leaves_none_to_others_that_ask_for_hardly_anything() -> None:
-    door = with_long_prompts(*"abcd", asks_tokens=10)
-    assert len(hosts(door, "long")) == 4
 
 
 def test_two_tenants_with_long_prompts_have_all_backends() -> None:
@@ -104,12 +100,11 @@ def test_beside_slow_streams_of_a_higher_class_long_prompts_take_a_third_of_the_
     assert min(gaps) > 2.0 * LONG_S
 
 
-def test_beside_quick_streams_they_follow_one_another() -> None:
-    assert len(long_beside_streams(1, gap_s=0.01)) == 7
-
-
-def test_a_client_that_does_not_read_delays_no_long_prompts() -> None:
-    assert len(long_beside_streams(1, reads=False)) == 7
+@pytest.mark.parametrize(("gap_s", "reads"), [(0.01, True), (0.1, False)])
+def test_beside_quick_streams_and_clients_that_do_not_read_they_follow_one_another(
+    gap_s: float, *, reads: bool
+) -> None:
+    assert len(long_beside_streams(1, gap_s=gap_s, reads=reads)) == 7
 
 
 # Requests that may fill an engine ----------------------------------------------------------
@@ -128,19 +123,26 @@ def test_while_others_ask_requests_that_fill_an_engine_have_one_backend(
     assert sum(door.is_sent(request) for request in giants) == 2  # the next one
 
 
-def test_of_eight_backends_they_have_two() -> None:
-    door = Door(*"abcdefgh", kv_tokens=40_000)
-    asked(door, 0.0)
-    giants = [door.enter(50, 0.0, name=f"{number}", **MANY) for number in range(10)]
-    assert sum(door.is_sent(request) for request in giants) == 2
-    waits = [request for request in giants if not door.is_sent(request)]
+FEW: dict[str, Any] = {"choices": 4, "max_tokens": 100}
+
+
+@pytest.mark.parametrize(
+    ("backends", "asks", "fields", "count", "sent"),
+    [("abcdefgh", True, MANY, 10, 2), ("abcd", False, MANY, 4, 4), ("ab", True, FEW, 6, 6)],
+    ids=["of eight they have two", "while nobody else asks, all", "a few choices fill nothing"],
+)
+def test_how_many_backends_requests_with_many_choices_have(
+    backends: str, fields: dict[str, Any], count: int, sent: int, *, asks: bool
+) -> None:
+    door = Door(*backends, kv_tokens=40_000)
+    if asks:
+        asked(door, 0.0)
+    names = [f"{number}" if asks else "giants" for number in range(count)]
+    requests = [door.enter(50, 0.0 if asks else 5.0, name=name, **fields) for name in names]
+    waits = [request for request in requests if not door.is_sent(request)]
+    assert count - len(waits) == sent
+    assert len({door.where(each) for each in door.running}) == min(sent, len(backends))
     assert {request.reason for request in waits} <= {WaitReason.CHOICES, WaitReason.TURN, None}
-
-
-def test_while_nobody_else_asks_they_have_all() -> None:
-    door = Door(*"abcd", kv_tokens=40_000)
-    giants = [door.enter(50, 5.0, name="giants", **MANY) for _ in range(4)]
-    assert all(door.is_sent(request) for request in giants)
 
 
 def beside_giant(*names: str) -> tuple[Door, QueuedRequest]:
@@ -155,19 +157,9 @@ def beside_giant(*names: str) -> tuple[Door, QueuedRequest]:
     return door, door.enter(200, 1.0, name="victim", max_tokens=32)
 
 
-def test_a_single_backend_serves_both() -> None:
-    door, victim = beside_giant("a")
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_a_request_that_fills_an_engine_closes_no_backend_while_no_other_can_serve(
+    names: str,
+) -> None:
+    door, victim = beside_giant(*names)
     assert door.is_sent(victim)
-
-
-def test_a_request_that_fills_an_engine_closes_no_backend_while_no_other_can_serve() -> None:
-    door, victim = beside_giant("a", "b")
-    assert door.is_sent(victim)
-
-
-def test_a_few_choices_fill_nothing() -> None:
-    door = Door("a", "b", kv_tokens=40_000)
-    asked(door, 0.0)
-    few = [door.enter(50, 0.0, name="few", choices=4, max_tokens=100) for _ in range(6)]
-    assert all(door.is_sent(request) for request in few)
-    assert hosts(door, "few") == {"a", "b"}

@@ -106,23 +106,19 @@ def test_a_tenant_with_a_place_more_than_half_waits_for_the_last_one() -> None:
 # Higher classes ----------------------------------------------------------------------------
 
 
-def test_a_lower_class_leaves_a_tenth_of_the_cache_to_a_higher_one_that_asks() -> None:
+@pytest.mark.parametrize(
+    ("rank", "now_s", "least", "most"),
+    [(1, 10.1, 34, 36), (1, 12.5, 38, 39), (0, 10.1, 38, 39)],
+    ids=["a lower one leaves a tenth", "not to one that does not ask", "nor a higher one"],
+)
+def test_what_a_class_leaves_of_the_cache_to_another(
+    rank: int, now_s: float, least: int, most: int
+) -> None:
     door = Door("a", kv_tokens=KV_TOKENS, **HIGH_LOW)
-    asks(door, "high", 10.0)
-    assert 34 <= len(fill(door, "low", 10.1, rank=1)) <= 36
-    assert door.is_sent(door.enter(3_500, 10.2, name="high", max_tokens=10))
-
-
-def test_it_leaves_nothing_to_a_higher_class_that_does_not_ask() -> None:
-    door = Door("a", kv_tokens=KV_TOKENS, **HIGH_LOW)
-    asks(door, "high", 10.0)
-    assert len(fill(door, "low", 12.5, rank=1)) in (38, 39)
-
-
-def test_a_higher_class_leaves_nothing_to_a_lower_one() -> None:
-    door = Door("a", kv_tokens=KV_TOKENS, **HIGH_LOW)
-    asks(door, "low", 10.0, rank=1)
-    assert len(fill(door, "high", 10.1)) in (38, 39)
+    asks(door, "other", 10.0, rank=1 - rank)
+    assert least <= len(fill(door, "mine", now_s, rank=rank)) <= most
+    if least == 34:
+        assert door.is_sent(door.enter(3_500, 10.2, name="other", max_tokens=10))
 
 
 @pytest.mark.parametrize(("floor", "least", "most"), [(0.0, 0.0, 0.02), (0.1, 0.05, 0.15)])
@@ -177,9 +173,22 @@ def test_short_answers_that_become_long_leave_room_to_others() -> None:
         door.first(victim, 101.0)
 
 
-def test_alone_they_take_all_of_it() -> None:
+@pytest.mark.parametrize(
+    ("other_asks", "fields", "least", "most"),
+    [
+        (False, SHORT_THEN_LONG, 200, 200),
+        (True, {"choices": 4, "max_tokens": 1_000}, 3, 12),
+        (True, {"max_tokens": 4}, 200, 200),
+    ],
+    ids=["alone they take all of it", "choices count each", "limits as short as the answers"],
+)
+def test_how_many_may_come_by_surprise(
+    fields: dict[str, Any], least: int, most: int, *, other_asks: bool
+) -> None:
     door = with_short_answers("x", "other")
-    assert len(fill(door, "x", 100.1, tokens=100, **SHORT_THEN_LONG)) >= 200
+    if other_asks:
+        asks(door, "other", 100.0, tokens=200)
+    assert least <= len(fill(door, "x", 100.1, tokens=100, **fields)) <= most
 
 
 def test_the_first_answer_of_a_tenant_may_always_come() -> None:
@@ -188,13 +197,6 @@ def test_the_first_answer_of_a_tenant_may_always_come() -> None:
     fill(door, "x", 100.1, tokens=100, **SHORT_THEN_LONG)
     first = door.enter(100, 100.2, name="y", max_tokens=8_000)
     assert door.is_sent(first)
-
-
-def test_choices_count_each() -> None:
-    door = with_short_answers("x", "other")
-    asks(door, "other", 100.0, tokens=200)
-    sent = fill(door, "x", 100.1, tokens=100, choices=4, max_tokens=1_000)
-    assert 3 <= len(sent) <= 12
 
 
 def test_a_tenant_with_a_record_may_take_as_much_by_surprise_as_it_was_given() -> None:
@@ -209,9 +211,3 @@ def test_a_tenant_with_a_record_may_take_as_much_by_surprise_as_it_was_given() -
     new, known = counts
     assert new <= 20
     assert known >= 2 * new
-
-
-def test_tenants_whose_limits_are_as_short_as_their_answers_are_not_bound() -> None:
-    door = with_short_answers("x", "other")
-    asks(door, "other", 100.0, tokens=200)
-    assert len(fill(door, "x", 100.1, tokens=100, max_tokens=4)) >= 200

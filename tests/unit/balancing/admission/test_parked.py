@@ -51,23 +51,19 @@ def test_it_waits_no_longer_than_is_configured() -> None:
     assert door.admission.waiting == 0
 
 
-def test_by_default_nothing_waits_for_a_backend() -> None:
-    door = starting("a", park_s=0.0)
+@pytest.mark.parametrize(
+    ("park_s", "admission", "response_id"),
+    [(0.0, True, None), (60.0, False, None), (60.0, True, "resp_1")],
+    ids=["by default", "without admission", "for a stored response"],
+)
+def test_nothing_waits_for_a_backend(
+    park_s: float, response_id: str | None, *, admission: bool
+) -> None:
+    door = starting("a", park_s=park_s)
+    door.fleet = Fleet((Pool("p", door.backends, door.policy, admission=admission),))
     with pytest.raises(NoBackend):
-        door.enter(100)
-
-
-def test_before_a_pool_without_admission_nothing_waits_for_a_backend() -> None:
-    door = starting("a")
-    door.fleet = Fleet((Pool("p", door.backends, door.policy, admission=False),))
-    with pytest.raises(NoBackend):
-        door.enter(100)
-
-
-def test_a_request_for_a_stored_response_does_not_wait_for_a_backend() -> None:
-    door = starting("a")
-    with pytest.raises(NoBackend):
-        door.enter(100, response_id="resp_1")
+        door.enter(100, response_id=response_id)
+    assert door.admission.waiting == 0
 
 
 def test_the_time_without_a_backend_does_not_count_for_a_class() -> None:
@@ -247,27 +243,22 @@ def test_what_a_better_pool_would_refuse_stays_until_its_own_pool_has_room() -> 
     assert door.where(requests[0]) == "z"
 
 
-def test_one_whose_model_its_pool_has_lost_goes_to_another_pool_that_has_it() -> None:
+@pytest.mark.parametrize("there", [True, False])
+def test_one_whose_model_its_pool_has_lost_goes_to_another_pool_that_has_it_or_is_told(
+    *, there: bool
+) -> None:
     door = two_pools()
     a, z = door.backends
     a.max_requests = 1
     door.enter(100, model="m")
     request = door.enter(100, 0.1, model="m")
     assert waiting(door, "p") == 1
-    a.models, z.models = {"other": b""}, {"m": b""}
-    assert door.wake(1.0) == [request]
-    assert door.where(request) == "z"
-
-
-def test_one_whose_model_no_pool_has_any_more_is_told() -> None:
-    door = two_pools()
-    door.backends[0].max_requests = 1
-    door.enter(100, model="m")
-    door.enter(100, 0.1, model="m")
-    for backend in door.backends:
-        backend.models = {"other": b""}
-    door.wake(1.0)
-    assert [isinstance(outcome, LookupError) for _, outcome in door.told] == [True]
+    a.models, z.models = {"other": b""}, {"m" if there else "other": b""}
+    assert door.wake(1.0) == [request] * there
+    if there:
+        assert door.where(request) == "z"
+    else:
+        assert [isinstance(outcome, LookupError) for _, outcome in door.told] == [True]
 
 
 # Fall-backs of its route -------------------------------------------------------------------
@@ -327,15 +318,7 @@ def test_a_dry_run_says_that_it_would_wait_for_a_backend_or_be_refused() -> None
     found = door.forecast(100)
     assert (found.fate, found.reason, found.allowed_s) == (Fate.WAIT, "backend", 60.0)
     assert door.admission.waiting == 0
-    for _ in range(100):
-        door.enter(5_000, deadline_s=10.0, impatient=False, name="flood")
-    refused = door.forecast(5_000, deadline_s=10.0, impatient=False, name="flood")
-    assert refused.fate is Fate.REFUSE
-    with pytest.raises(NoBackend):
-        starting("a", park_s=0.0).forecast(100)
-
-
-def test_one_that_is_parked_says_what_it_waits_for() -> None:
-    door = starting("a")
-    request = door.enter(100)
-    assert door.admission.reason(request, 1.0) == (None, "backend")
+    flood: dict[str, Any] = {"deadline_s": 10.0, "impatient": False, "name": "flood"}
+    requests = [door.enter(5_000, **flood) for _ in range(100)]
+    assert door.admission.reason(requests[0], 1.0) == (None, "backend")
+    assert door.forecast(5_000, **flood).fate is Fate.REFUSE

@@ -1,6 +1,7 @@
 """When a request that waits is predicted to have its first token, and when it is refused."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -31,19 +32,18 @@ def test_what_is_sent_at_once_has_no_prediction() -> None:
     assert Door("a").enter(FILLS).predicted_s == 0.0
 
 
-def test_another_tenant_is_not_predicted_to_wait_behind_a_flood() -> None:
-    door = full("a")
+@pytest.mark.parametrize(("rules", "rank"), [({}, 0), (HIGH_LOW, 1)])
+def test_behind_a_flood_another_tenant_or_a_higher_class_waits_little_and_is_not_refused(
+    rules: dict[str, Any], rank: int
+) -> None:
+    door = full("a", **rules)
     for _ in range(50):
-        door.enter(FILLS, name="flood")
-    assert door.enter(FILLS, name="flood").predicted_s > 50 * FILLS_S
-    assert door.enter(FILLS, name="other").predicted_s < 4 * FILLS_S
-
-
-def test_a_higher_class_is_not_predicted_to_wait_behind_a_lower_one() -> None:
-    door = full("a", **HIGH_LOW)
-    for _ in range(50):
-        door.enter(FILLS, name="low", rank=1)
-    assert door.enter(FILLS, name="high").predicted_s < 3 * FILLS_S
+        door.enter(FILLS, name="flood", rank=rank)
+    assert door.enter(FILLS, name="flood", rank=rank).predicted_s > 50 * FILLS_S
+    assert door.enter(FILLS, 0.02, name="flood", rank=rank, deadline_s=5.0) in door.refused
+    other = door.enter(FILLS, 0.02, name="other", deadline_s=1.0 if rank else 5.0)
+    assert other.waits
+    assert other.predicted_s < (3 if rank else 4) * FILLS_S
 
 
 def serve(door: Door, now_s: float, until_s: float, each_s: float, rank: int = 0) -> float:
@@ -116,24 +116,22 @@ def factor(door: Door, name: str, tokens: int = FILLS) -> float:
     return request.predicted_s / request.raw_s
 
 
-def test_waits_that_are_longer_than_predicted_correct_predictions_by_a_little_each() -> None:
+@pytest.mark.parametrize(
+    ("count", "name", "tokens", "least", "most"),
+    [
+        (1, "x", FILLS, 1.0001, 1.05),  # each by a little
+        (60, "x", FILLS, 0.9 * FACTOR_MAX, 1.1 * FACTOR_MAX),
+        (30, "x", FILLS - 100, 1.5, FACTOR_MAX),
+        (30, "x", 200, 1.0, 1.0),  # nothing for prompts of another size, and other tenants
+        (30, "y", FILLS, 1.0, 1.0),
+    ],
+)
+def test_waits_that_are_longer_than_predicted_correct_predictions_up_to_a_bound(
+    count: int, name: str, tokens: int, least: float, most: float
+) -> None:
     door = one_place()
-    waits_longer(door, "x", 1, 50.0)
-    assert 1.0 < factor(door, "x") < 1.05
-
-
-def test_many_of_them_correct_predictions_up_to_a_bound() -> None:
-    door = one_place()
-    waits_longer(door, "x", 60, 50.0)
-    assert factor(door, "x") == pytest.approx(FACTOR_MAX, rel=0.1)
-
-
-def test_they_change_nothing_for_other_tenants_and_for_prompts_of_another_size() -> None:
-    door = one_place()
-    waits_longer(door, "x", 30, 50.0)
-    assert factor(door, "y") == pytest.approx(1.0)
-    assert factor(door, "x", 200) == pytest.approx(1.0)
-    assert factor(door, "x", FILLS - 100) > 1.5
+    waits_longer(door, "x", count, 50.0)
+    assert least - 1e-6 <= factor(door, name, tokens) <= most + 1e-6
 
 
 def test_requests_that_did_not_wait_teach_nothing() -> None:
@@ -170,20 +168,6 @@ def test_who_waits_as_long_as_it_takes_is_not_refused() -> None:
     door = full("a")
     for _ in range(200):
         assert door.enter(FILLS, deadline_s=inf).waits
-
-
-def test_behind_a_flood_another_tenant_is_not_refused() -> None:
-    door = full("a")
-    waiting_until_refused(door, 5.0)
-    assert door.enter(FILLS, 0.02, name="other", deadline_s=5.0).waits
-
-
-def test_a_higher_class_is_not_refused_for_what_waits_below_it() -> None:
-    door = full("a", **HIGH_LOW)
-    for _ in range(50):
-        door.enter(FILLS, rank=1, name="low")
-    assert door.enter(FILLS, 0.02, name="high", deadline_s=1.0).waits
-    assert door.enter(FILLS, 0.02, rank=1, name="low", deadline_s=5.0) in door.refused
 
 
 def test_one_that_a_backend_has_failed_is_predicted_to_go_first() -> None:
