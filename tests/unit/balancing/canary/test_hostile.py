@@ -14,15 +14,15 @@ ONLY_TTFT = ONLY_ERRORS.model_copy(update={"errors": None, "ttft": 0.15})
 HOSTILE = "client 3"
 
 
-def one_fails(rng: Random, canary: bool, client: str) -> Ending:
-    return Ending.ERROR if canary and client == HOSTILE else Ending.SERVED
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_one_client_cannot_force_a_roll_back(seed: int) -> None:
     """A quarter of the requests are its own, and fail on the canary alone."""
+
+    def makes(rng: Random, canary: bool, client: str) -> Ending:
+        return Ending.ERROR if canary and client == HOSTILE else Ending.SERVED
+
     play = Play(Canary(settings(10, 50, 100), 0.0), clients=4, seed=seed)
-    assert play.requests(60_000, one_fails)[-1] == ("promoted", 100.0)
+    assert play.requests(60_000, makes)[-1] == ("promoted", 100.0)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -110,16 +110,11 @@ class Aimed:
         self.canary = Canary(settings(50, 100), 0.0)
         self.now_s = 0.0
 
-    def sends(self, client: str, *endings: Ending, on_canary: bool = False) -> None:
-        for ending in endings:
+    def sends(self, client: str, number: int, ending: Ending, *, on_canary: bool) -> None:
+        for _ in range(number):
             fresh = self.canary.began(client, None)
             ended = Ended(ending, canary=on_canary, client=client, fresh=fresh)
             self.canary.ended(ended, self.now_s)
-
-    def fails(self, client: str, number: int = 20, stable: Ending = Ending.SERVED) -> None:
-        """So many requests of it to each version."""
-        self.sends(client, *[Ending.ERROR] * number, on_canary=True)
-        self.sends(client, *[stable] * number)
 
     def waits(self, wait_s: int) -> Stage:
         """It is looked at each second."""
@@ -128,84 +123,60 @@ class Aimed:
             self.canary.look(self.now_s)
         return self.canary.stage
 
-
-def test_one_client_decides_only_if_no_other_sent_anything_for_a_minute() -> None:
-    play = Aimed()
-    for _ in range(20):
-        play.fails("hostile")
-        play.sends("other", Ending.SERVED)
-        assert play.waits(58) is not Stage.ROLLED_BACK
-    play.fails("hostile")
-    assert play.waits(5) is Stage.ROLLED_BACK
-    assert play.canary.why == "worse: none of its 420 requests was served"
-
-
-@pytest.mark.parametrize("again", ["begin", "sleep"])
-def test_one_client_decides_nothing_before_it_is_known_who_else_sends(again: str) -> None:
-    play = Aimed()
-    play.fails("hostile")
-    assert play.waits(50) is Stage.RUNNING
-    if again == "begin":
-        play.canary.begin(play.now_s)
-    else:
-        play.canary.slept()
-    play.fails("hostile")
-    assert play.waits(59) is not Stage.ROLLED_BACK
-    play.fails("hostile")
-    assert play.waits(5) is Stage.ROLLED_BACK
+    def play(self, told: str) -> None:
+        """Steps: who sends how many requests to both versions (`aims`, which fail on the canary
+        alone), to the stable one or to the canary, or how long nobody does and the stage then."""
+        for who, what, *more in (step.split() for step in told.split(",")):
+            if who == "wait":
+                assert self.waits(int(what)).value in more or not more, told
+            elif who in ("begin", "sleep"):
+                self.canary.begin(self.now_s) if who == "begin" else self.canary.slept()
+            elif what == "aims":
+                self.sends(who, int(more[0]), Ending.ERROR, on_canary=True)
+                self.sends(who, int(more[0]), Ending.SERVED, on_canary=False)
+            else:
+                number, ending, where = more
+                self.sends(who, int(number), Ending(ending), on_canary=where == "canary")
 
 
-def test_one_client_decides_nothing_if_the_stable_version_does_not_serve_it() -> None:
-    play = Aimed()
-    play.sends("other", *[Ending.SERVED] * 50)
-    play.waits(100)
-    play.fails("hostile", stable=Ending.ERROR)
-    assert play.waits(5) is Stage.HELD
-    play.sends("hostile", *[Ending.SERVED] * 19)
-    assert play.waits(5) is Stage.HELD
-    play.sends("hostile", Ending.SERVED)
-    assert play.waits(5) is Stage.ROLLED_BACK
+AIMED = {
+    "only if no other sent anything for a minute": f"""
+        {"hostile aims 20, other sends 1 served stable, wait 58 running held," * 20}
+        hostile aims 20, wait 5 rolled_back""",
+    "a new begin": """
+        hostile aims 20, wait 50 running, begin it, hostile aims 20, wait 59 running held,
+        hostile aims 20, wait 5 rolled_back""",
+    "it is not known who else sent while the process slept": """
+        hostile aims 20, wait 50 running, sleep it, hostile aims 20, wait 59 running held,
+        hostile aims 20, wait 5 rolled_back""",
+    "the stable version does not serve it": """
+        other sends 50 served stable, wait 100, hostile sends 20 error canary,
+        hostile sends 20 error stable, wait 5 held, hostile sends 19 served stable, wait 5 held,
+        hostile sends 1 served stable, wait 5 rolled_back""",
+    # Neither alone, nor with what another one sees.
+    "who is there no longer decides nothing": """
+        other sends 1 served stable, wait 50, other sends 1 served stable, hostile aims 20, wait 50,
+        other sends 40 served stable, wait 30 held, other sends 1 error canary, wait 100 held""",
+    "who is there no longer is no witness for another": """
+        gone sends 1 error canary, wait 50, other sends 1 served stable, hostile aims 40,
+        wait 55 held""",
+    "one request that the canary serves takes that from it": """
+        other sends 1 served canary, wait 100, hostile aims 40, wait 200 held""",
+}
 
 
-def test_who_is_there_no_longer_decides_nothing() -> None:
-    """Neither alone, nor with what another one sees."""
-    play = Aimed()
-    play.sends("other", Ending.SERVED)
-    play.waits(50)
-    play.sends("other", Ending.SERVED)
-    play.fails("hostile")
-    play.waits(50)
-    play.sends("other", *[Ending.SERVED] * 40)
-    assert play.waits(30) is Stage.HELD
-    play.sends("other", Ending.ERROR, on_canary=True)
-    assert play.waits(100) is Stage.HELD
-
-
-def test_who_is_there_no_longer_is_no_witness_for_another() -> None:
-    play = Aimed()
-    play.sends("gone", Ending.ERROR, on_canary=True)
-    play.waits(50)
-    play.sends("other", Ending.SERVED)
-    play.fails("hostile", 40)
-    assert play.waits(55) is Stage.HELD
-
-
-def test_one_request_that_the_canary_serves_takes_that_from_the_only_client() -> None:
-    play = Aimed()
-    play.sends("other", Ending.SERVED, on_canary=True)
-    play.waits(100)
-    play.fails("hostile", 40)
-    assert play.waits(200) is Stage.HELD
+@pytest.mark.parametrize("told", AIMED.values(), ids=AIMED)
+def test_when_one_client_decides(told: str) -> None:
+    Aimed().play(told)
 
 
 @pytest.mark.parametrize("clients", [1, 100])
 def test_the_only_client_decides_also_where_others_before_it_took_all_groups(clients: int) -> None:
     play = Aimed()
     for number in range(clients):
-        play.sends(f"other {number}", Ending.SERVED)
-    play.waits(61)
-    play.fails("the only one")
-    assert play.waits(2) is Stage.ROLLED_BACK
+        play.sends(f"other {number}", 1, Ending.SERVED, on_canary=False)
+    play.play("wait 61, only aims 20, wait 2 rolled_back")
+    assert play.canary.why == "worse: none of its 20 requests was served"
 
 
 def test_a_key_is_fresh_once_and_stays_so_over_a_restart() -> None:

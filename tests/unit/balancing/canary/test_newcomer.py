@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from random import Random
 
+import pytest
+
 from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.newcomer import (
     JUDGED_S_MAX,
     REQUESTS_MAX,
-    Found,
     Newcomer,
     Outcome,
 )
@@ -33,13 +34,12 @@ def play(
     attacks: float = 0.0,
     alone: bool = False,
     seed: int = 1,
-) -> tuple[Found | None, Newcomer]:
-    """What is found of a backend that gets a tenth of the requests, and what it was found by.
+) -> tuple[Outcome | None, str, int]:
+    """What is found of a backend that gets a tenth of the requests, why, and after how many.
 
     `attacks`: the share of the requests that are the attacker's. It sends all of them there.
     """
     newcomer, rng, now_s = Newcomer(alone=alone), Random(seed), 0.0
-    found = None
     for number in range(requests):
         now_s += 0.05
         attacked = rng.random() < attacks
@@ -47,71 +47,61 @@ def play(
         new = attacked or rng.random() < 0.1
         ended = Ended(makes(rng, new, client), canary=new, client=client, fresh=False)
         newcomer.add(ended, now_s)
-        if number % 20 == 0:
-            found = newcomer.look(now_s)
+        found = newcomer.look(now_s) if number % 20 == 0 else None
         if found is not None:
-            break
-    return found, newcomer
+            return found.outcome, found.why, newcomer.requests
+    return None, "", newcomer.requests
+
+
+def flattered(rng: Random, new: bool, client: str) -> Ending:
+    """Only the attacker's requests are all served."""
+    return failing(0.3)(rng, new and client != ATTACKER, client)
+
+
+def aimed(rng: Random, new: bool, client: str) -> Ending:
+    """Only the attacker's requests fail there, and all of them."""
+    return Ending.ERROR if new and client == ATTACKER else Ending.SERVED
 
 
 def test_one_that_is_like_its_peers_is_known_before_it_has_a_thousand_requests() -> None:
-    found, newcomer = play(failing(0.0))
-    assert found is not None
-    assert found.outcome is Outcome.NO_WORSE
-    assert 100 <= newcomer.requests <= 1_000
+    outcome, _, requests = play(failing(0.0))
+    assert outcome is Outcome.NO_WORSE
+    assert 100 <= requests <= 1_000
     assert play(failing(0.0), requests=500)[0] is None
 
 
-def test_one_that_fails_three_in_ten_is_taken_out_within_forty_requests() -> None:
-    found, newcomer = play(failing(0.3))
-    assert found is not None
-    assert found.outcome is Outcome.WORSE
-    assert found.why.startswith("errors ")
-    assert newcomer.requests <= 40
-
-
-def test_one_whose_answers_break_is_taken_out() -> None:
-    found, _ = play(failing(0.05, Ending.BROKEN))
-    assert found is not None
-    assert found.outcome is Outcome.WORSE
-    assert found.why.startswith("broken answers ")
+@pytest.mark.parametrize(
+    ("makes", "attacks", "why", "most"),
+    [
+        (failing(0.3), 0.0, "errors ", 40),
+        (failing(0.05, Ending.BROKEN), 0.0, "broken answers ", REQUESTS_MAX),
+        (flattered, 0.3, "errors ", REQUESTS_MAX),
+    ],
+    ids=["three in ten fail", "answers break", "a client flatters it"],
+)
+def test_a_worse_one_is_taken_out(makes: Makes, attacks: float, why: str, most: int) -> None:
+    outcome, told, requests = play(makes, attacks=attacks)
+    assert (outcome, told.startswith(why)) == (Outcome.WORSE, True)
+    assert requests <= most
 
 
 def test_its_refusals_and_empty_answers_are_no_evidence() -> None:
     """A client may aim them: which backend it gets is no lot."""
     for ending in (Ending.REFUSED, Ending.EMPTY):
-        found, _ = play(failing(0.3, ending))
-        assert found is None or found.outcome is not Outcome.WORSE
+        assert play(failing(0.3, ending))[0] is not Outcome.WORSE
 
 
 def test_what_one_client_makes_fail_takes_nobody_out_though_victims_are_there() -> None:
     """It sends most of what the new backend gets, and all of that fails there."""
-
-    def makes(rng: Random, new: bool, client: str) -> Ending:
-        return Ending.ERROR if new and client == ATTACKER else Ending.SERVED
-
     for seed in range(1, 21):
-        found, newcomer = play(makes, requests=4_000, attacks=0.3, seed=seed)
-        assert found is None or found.outcome is not Outcome.WORSE
-        assert newcomer.requests > 300
-
-
-def test_a_worse_one_is_taken_out_though_a_client_flatters_it() -> None:
-    def makes(rng: Random, new: bool, client: str) -> Ending:
-        worse = new and client != ATTACKER and rng.random() < 0.3
-        return Ending.ERROR if worse else Ending.SERVED
-
-    found, _ = play(makes, attacks=0.3)
-    assert found is not None
-    assert found.outcome is Outcome.WORSE
+        outcome, _, requests = play(aimed, requests=4_000, attacks=0.3, seed=seed)
+        assert outcome is not Outcome.WORSE
+        assert requests > 300
 
 
 def test_one_client_alone_decides_only_where_that_is_told() -> None:
-    found, _ = play(failing(0.3), clients=1, requests=4_000)
-    assert found is None
-    found, _ = play(failing(0.3), clients=1, requests=4_000, alone=True)
-    assert found is not None
-    assert found.outcome is Outcome.WORSE
+    for alone, outcome in ((False, None), (True, Outcome.WORSE)):
+        assert play(failing(0.3), clients=1, requests=4_000, alone=alone)[0] is outcome
 
 
 def test_it_is_new_no_longer_when_its_requests_or_its_time_are_used_up() -> None:

@@ -2,7 +2,7 @@
 
 from heapq import heappop, heappush
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 import pytest
@@ -121,64 +121,62 @@ class Hanging:
         )
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("patience_s", [600.0, 15.0])
-def test_one_that_hangs_on_nine_of_ten_goes_back_within_eighty_requests(
-    stream: bool, patience_s: float
+# Good plain answers of both versions that take far longer than others.
+LONG: dict[str, Any] = {"stream": False, "long": 0.05}
+SLOW: dict[str, Any] = {"stream": False, "first_s": 4.0, "sigma": 1.0}
+WAITS, ERRORS = "far too long waits", "errors"
+
+
+@pytest.mark.parametrize(
+    ("fields", "seeds", "why", "most"),
+    [
+        # At two a second: for the first ten seconds nobody can know.
+        ({"canary": 0.9}, 10, WAITS, 80),
+        ({"canary": 0.9, "patience_s": 15.0}, 10, WAITS, 80),
+        ({"canary": 0.9, "stream": False}, 10, WAITS, 80),
+        ({"canary": 0.9, "stream": False, "patience_s": 15.0}, 10, WAITS, 80),
+        ({"canary": 0.05}, 1, WAITS, 400),
+        ({"canary": 1.0}, 1, WAITS, 60),  # for everybody, and all clients are patient
+        ({"canary": 0.2} | LONG, 1, WAITS, 400),
+        # Long plain answers are no errors.
+        ({"canary": 0.0, "errors": 0.02} | LONG, 10, ERRORS, 1_500),
+        ({"canary": 0.0, "errors": 0.02} | SLOW, 10, ERRORS, 1_500),
+    ],
+)
+def test_a_worse_one_goes_back_within_so_many_requests(
+    fields: dict[str, Any], seeds: int, why: str, most: int
 ) -> None:
-    """At two a second: for the first ten seconds nobody can know."""
-    for seed in range(1, 11):
-        play = Hanging(canary=0.9, stream=stream, patience_s=patience_s, seed=seed)
-        assert play.requests(5_000) is Stage.ROLLED_BACK
-        assert play.canary.why.startswith("worse: far too long waits ")
-        assert play.to_canary <= 80
-
-
-def test_one_that_hangs_on_one_of_twenty_goes_back_too() -> None:
-    play = Hanging(canary=0.05)
-    assert play.requests(20_000) is Stage.ROLLED_BACK
-    assert play.to_canary <= 400
-
-
-def test_one_that_hangs_for_everybody_goes_back_though_all_clients_are_patient() -> None:
-    play = Hanging(canary=1.0)
-    assert play.requests(5_000) is Stage.ROLLED_BACK
-    assert play.to_canary <= 60
-
-
-@pytest.mark.parametrize("share", [0.0, 0.05, 0.3])
-def test_an_equal_one_does_not(share: float) -> None:
-    """Also if both hang as often."""
-    for seed in range(1, 6):
-        play = Hanging(canary=share, stable=share, seed=seed)
-        assert play.requests(6_000) is not Stage.ROLLED_BACK, play.canary.why
-
-
-LONG_TAILS = [{"long": 0.05}, {"first_s": 4.0, "sigma": 1.0}]
-
-
-@pytest.mark.parametrize("tail", LONG_TAILS)
-def test_errors_beside_long_plain_answers_go_back(tail: dict[str, float]) -> None:
-    """Good plain answers of both versions that take far longer than others are no errors."""
-    for seed in range(1, 11):
-        play = Hanging(canary=0.0, errors=0.02, stream=False, seed=seed, **tail)
+    for seed in range(1, seeds + 1):
+        play = Hanging(seed=seed, **fields)
         assert play.requests(20_000) is Stage.ROLLED_BACK, play.canary.why
-        assert play.canary.why.startswith("worse: errors ")
-        assert play.to_canary <= 1_500
+        assert play.canary.why.startswith(f"worse: {why} ")
+        assert play.to_canary <= most
 
 
-@pytest.mark.parametrize("tail", LONG_TAILS)
-def test_an_equal_one_with_long_plain_answers_is_promoted(tail: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "seeds", "requests"),
+    [
+        ({"canary": 0.0}, 5, 6_000),
+        ({"canary": 0.05, "stable": 0.05}, 5, 6_000),  # both hang as often
+        ({"canary": 0.3, "stable": 0.3}, 5, 6_000),
+        ({"canary": 0.5, "patience_s": FAR_S - 1.0}, 1, 5_000),  # clients that leave early
+        # All answers take minutes.
+        ({"canary": 0.3, "first_s": 100.0, "patience_s": 300.0, "stream": False}, 1, 8_000),
+    ],
+)
+def test_one_that_is_not_shown_to_hang_more_often_does_not(
+    fields: dict[str, Any], seeds: int, requests: int
+) -> None:
+    for seed in range(1, seeds + 1):
+        play = Hanging(seed=seed, **fields)
+        assert play.requests(requests) is not Stage.ROLLED_BACK, play.canary.why
+
+
+@pytest.mark.parametrize("tail", [LONG, SLOW])
+def test_an_equal_one_with_long_plain_answers_is_promoted(tail: dict[str, Any]) -> None:
     for seed in range(1, 6):
-        play = Hanging(canary=0.0, stream=False, seed=seed, **tail)
+        play = Hanging(canary=0.0, seed=seed, **tail)
         assert play.requests(60_000) is Stage.PROMOTED, play.canary.why
-
-
-def test_one_that_hangs_beside_long_plain_answers_goes_back() -> None:
-    play = Hanging(canary=0.2, long=0.05, stream=False)
-    assert play.requests(20_000) is Stage.ROLLED_BACK
-    assert play.canary.why.startswith("worse: far too long waits ")
-    assert play.to_canary <= 400
 
 
 def test_a_request_that_waited_too_long_is_counted_once() -> None:
@@ -195,16 +193,6 @@ def test_a_client_that_left_between_two_looks_counts_as_one_that_waits() -> None
         left = Ended(Ending.LEFT, canary=True, client="a", prompt_tokens=500, waited_s=waited_s)
         play.canary.ended(left, play.now_s)
         assert left.ending is wanted
-
-
-def test_clients_that_leave_early_show_nothing() -> None:
-    play = Hanging(canary=0.5, patience_s=FAR_S - 1.0)
-    assert play.requests(5_000) is not Stage.ROLLED_BACK
-
-
-def test_where_all_answers_take_minutes_nobody_hangs_who_waits_for_one() -> None:
-    play = Hanging(canary=0.3, first_s=100.0, patience_s=300.0, stream=False)
-    assert play.requests(8_000) is not Stage.ROLLED_BACK
 
 
 def test_a_process_that_did_not_run_blames_nobody() -> None:
@@ -297,19 +285,22 @@ def test_a_canary_at_its_end_keeps_no_requests(move: str) -> None:
 
 def test_answers_of_the_canary_do_not_teach_what_is_usual() -> None:
     play = Hanging(canary=0.0)
-    for number in range(200):
-        answer = Ended(Ending.SERVED, canary=True, client=f"{number}", first_s=300.0)
-        play.canary.ended(answer, 0.0)
-    left = Ended(Ending.LEFT, canary=True, client="a", waited_s=1e6)
-    play.canary.ended(left, 0.0)
-    assert left.ending is Ending.LEFT  # nobody knows what is usual
-    for number in range(200):
-        for canary, first_s in ((False, 0.2), (True, 300.0)):
-            answer = Ended(Ending.SERVED, canary=canary, client=f"{number}", first_s=first_s)
-            play.canary.ended(answer, 0.0)
-    left = Ended(Ending.LEFT, canary=True, client="a", waited_s=FAR_S)
-    play.canary.ended(left, 0.0)
-    assert left.ending is Ending.HUNG
+
+    def answers(first_s: float, *, canary: bool) -> None:
+        for number in range(200):
+            made = Ended(Ending.SERVED, canary=canary, client=f"{number}", first_s=first_s)
+            play.canary.ended(made, 0.0)
+
+    def leaves(waited_s: float) -> Ending:
+        left = Ended(Ending.LEFT, canary=True, client="a", waited_s=waited_s)
+        play.canary.ended(left, 0.0)
+        return left.ending
+
+    answers(300.0, canary=True)
+    assert leaves(1e6) is Ending.LEFT  # nobody knows what is usual
+    answers(0.2, canary=False)
+    answers(300.0, canary=True)
+    assert leaves(FAR_S) is Ending.HUNG
 
 
 def test_what_is_far_follows_what_is_usual() -> None:
