@@ -1,13 +1,16 @@
 """What routing reads of a body, and what it leaves to the backend."""
 
+import base64
+
 import orjson
 import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.media import MEDIA_PARTS_MAX
+from penstock.balancing.outline import LARGE_BYTES
 from penstock.balancing.output_length import OutputLength
-from penstock.balancing.reader import GENERATION, Reader
+from penstock.balancing.reader import COUNT_MAX, GENERATION, PROMPTS_MAX, Reader
 from penstock.balancing.tokens import MEDIA_PART_TOKENS, NOTHING, TokenEstimator
 
 JSON = [(b"content-type", b"application/json")]
@@ -66,24 +69,13 @@ def test_prompts(prompt: bytes, prompts: int, tokens: int | None) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"[]",
-        b'"text"',
-        b"null",
-        b"12",
-        b"{",
-        b'{"model":"m"} trailing',
-        b'{"model":"m",}',
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
+        *(b"[]", b'"text"', b"null", b"12", b"{", b'{"model":"m"} trailing', b'{"model":"m",}'),
+        *(b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000),
     ],
 )
 def test_what_is_no_json_object_is_refused(body: bytes) -> None:
-    if body:
-        with pytest.raises(MalformedAsk) as caught:
-            ask(body)
-        assert "JSON object" in str(caught.value)
+    with pytest.raises(MalformedAsk, match="JSON object"):
+        ask(body)
 
 
 @pytest.mark.parametrize("model", [b"1", b"[]", b"{}", b"true"])
@@ -92,14 +84,10 @@ def test_a_model_must_be_a_string(model: bytes) -> None:
         ask(b'{"model":%b}' % model)
 
 
-def test_an_empty_model_is_the_backends_own() -> None:
-    assert ask(b'{"model":""}').model is None
-
-
 def test_odd_types_of_what_decides_nothing_are_the_backends_to_judge() -> None:
     seen = ask(b'{"model":null,"user":7,"max_tokens":-5,"messages":7,"temperature":"x","top_k":[]}')
-    assert seen.model is None
-    assert (seen.choices, seen.max_tokens) == (1, None)
+    assert (seen.model, seen.choices, seen.max_tokens) == (None, 1, None)
+    assert ask(b'{"model":""}').model is None
 
 
 @pytest.mark.parametrize("odd", [b"1", b"1.0", b"1e0", b'"on"', b'"True"', b'"maybe"', b"[]"])
@@ -141,11 +129,6 @@ def test_sampling_params_of_any_size_are_read(padding: bytes) -> None:
 def test_sampling_params_that_cannot_be_read_are_refused(odd: bytes) -> None:
     with pytest.raises(MalformedAsk, match="sampling_params"):
         ask(b'{"token_ids":[1],"sampling_params":%b}' % odd, "/inference/v1/generate")
-
-
-def test_token_ids_are_cut_by_nothing() -> None:
-    body = b'{"token_ids":[1,2,3,4],"truncate_prompt_tokens":1,"sampling_params":{}}'
-    assert ask(body, "/inference/v1/generate").prompt_tokens == 4
 
 
 BASE64 = b"QUJD" * 50_000
@@ -196,13 +179,9 @@ def test_what_only_looks_like_media_claims_little() -> None:
 def test_tokens_that_are_known_teach_nothing(body: bytes, tokens: int, prompts: int) -> None:
     asked = ask(body, "/v1/embeddings")
     assert (asked.prompt_tokens, asked.prompts, asked.measured) == (tokens, prompts, NOTHING)
-
-
-def test_a_history_that_the_backend_keeps_teaches_nothing() -> None:
-    body = b'{"input":"and then?","previous_response_id":"resp_1"}'
-    asked = ask(body, "/v1/responses")
-    assert asked.measured == NOTHING
-    assert asked.prompt_tokens > 1
+    kept = ask(b'{"input":"and then?","previous_response_id":"resp_1"}', "/v1/responses")
+    assert kept.measured == NOTHING  # the backend has the history before it
+    assert kept.prompt_tokens > 1
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
@@ -214,26 +193,17 @@ def test_what_an_api_does_not_know_cuts_no_prompt(path: str) -> None:
 
 def test_what_is_learnt_is_of_the_address_where_there_are_no_tenants() -> None:
     estimator, outputs = TokenEstimator(), OutputLength()
+    reader = Reader(estimator, outputs=outputs)
     body = b'{"prompt":%b}' % orjson.dumps("word " * 1_000)
-    first = Reader(estimator).read("/v1/completions", (), body, GENERATION, client="a")
+    first = reader.read("/v1/completions", (), body, GENERATION, client="a")
     for _ in range(40):
         estimator.observe(None, first.measured, first.prompt_tokens, tenant=first.client)
     for _ in range(200):
         estimator.observe(None, first.measured, 10, tenant="b")
         outputs.observe("b", None, "/v1/completions", None, 1.0)
-    seen = Reader(estimator, outputs=outputs).read(
-        "/v1/completions", (), body, GENERATION, client="a"
-    )
+    seen = reader.read("/v1/completions", (), body, GENERATION, client="a")
     assert seen.prompt_tokens == pytest.approx(first.prompt_tokens, rel=0.05)
     assert seen.client == "a"
-
-
-def test_multipart_is_not_read_as_json() -> None:
-    form = [(b"content-type", b"multipart/form-data; boundary=x")]
-    seen = Reader(TokenEstimator()).read(
-        "/v1/audio/transcriptions", form, b"--x--\r\n...", GENERATION
-    )
-    assert seen.model is None
 
 
 @pytest.mark.parametrize("item", [b"1", b'""', b"[1]"])
@@ -264,7 +234,113 @@ def test_millions_of_prompts_are_not_millions_of_objects(item: bytes) -> None:
 def test_probabilities_of_a_prompt_are_in_no_cache(
     path: str, fields: dict[str, object], reads: bool
 ) -> None:
-    body = {"model": "m", "prompt": "x", "messages": []} | fields
-    assert (
-        Reader(TokenEstimator()).read(path, [], orjson.dumps(body), GENERATION).reads_cache is reads
-    )
+    assert read(path, prompt="x", messages=[], **fields).reads_cache is reads
+
+
+# Numbers -----------------------------------------------------------------------------------
+
+
+def number_in(member: str, path: str = "/v1/completions") -> Ask:
+    return ask(b'{"prompt":"x",%b}' % member.encode(), path)
+
+
+@pytest.mark.parametrize(("text", "number"), [("16", 16), ("16.0", 16), ("4e3", 4_000)])
+def test_a_whole_number(text: str, number: int) -> None:
+    assert number_in(f'"n":{text}').choices == number
+    assert number_in(f'"max_tokens":{text}').max_tokens == number
+    chat = f'"max_tokens":1,"max_completion_tokens":{text}'
+    assert number_in(chat, "/v1/chat/completions").max_tokens == number
+
+
+ODD = ["true", "false", '"16"', '" 16 "', '"1_000"', '"' + " " * 2_000 + '16"', '"x"']
+
+
+@pytest.mark.parametrize("text", [*ODD, "16.5", "[16]", "{}", "1e400", "1" * 5_000])
+def test_no_whole_number(text: str) -> None:
+    for name in ("n", "max_tokens", "truncate_prompt_tokens"):
+        with pytest.raises(MalformedAsk, match=f"^`{name}` must be a whole number"):
+            number_in(f'"{name}":{text}')
+        number_in(f'"{name}":{text}', "/v1/responses")  # where nobody reads it
+
+
+@pytest.mark.parametrize("text", ["null", "-3", "0", "-0.0"])
+def test_numbers_that_mean_none_or_that_backends_refuse(text: str) -> None:
+    assert number_in(f'"n":{text}').choices == 1
+    assert number_in(f'"max_tokens":{text}').max_tokens is None
+
+
+def test_numbers_beyond_reason() -> None:
+    """More tokens than any context has size timeouts, so they must neither overflow nor switch one
+    off. More choices than any engine makes are refused."""
+    assert number_in(f'"max_tokens":{10**15}').max_tokens == COUNT_MAX
+    assert number_in(f'"max_tokens":{10**30}').max_tokens == COUNT_MAX
+    assert number_in(f'"n":{PROMPTS_MAX}').choices == PROMPTS_MAX
+    for text in (f"{PROMPTS_MAX + 1}", "1e9"):
+        with pytest.raises(MalformedAsk, match="`n` may be at most 16,384"):
+            number_in(f'"n":{text}')
+
+
+# Prompts that are no text ------------------------------------------------------------------
+
+GENERATE = "/inference/v1/generate"
+
+
+def read(path: str, **members: object) -> Ask:
+    reader = Reader(TokenEstimator(), prefixes=True, caps=True)
+    return reader.read(path, [], orjson.dumps({"model": "m"} | members), GENERATION)
+
+
+@pytest.mark.parametrize("count", [1, 700, LARGE_BYTES])
+def test_token_ids_are_counted(count: int) -> None:
+    params = {"max_tokens": 9, "n": 3, "temperature": 0.5}
+    seen = read(GENERATE, token_ids=[5] * count, sampling_params=params, stream=True)
+    assert (seen.prompt_tokens, seen.prompts, seen.choices) == (count, 1, 3)
+    assert (seen.model, seen.max_tokens, seen.stream) == ("m", 9, True)
+    assert seen.measured == NOTHING
+    assert seen.uncut
+    assert seen.usage_options == b'{"include_usage":true}'
+
+
+def test_token_ids_with_one_beginning_share_a_cache() -> None:
+    first, other = (read(GENERATE, token_ids=[*range(2_000), last]) for last in (7, 8))
+    assert first.blocks[:-1] == other.blocks[:-1]
+    assert first.blocks
+
+
+@pytest.mark.parametrize("params", [{}, {"max_tokens": None, "n": None}, {"temperature": "x"}])
+def test_sampling_parameters_without_a_limit(params: object) -> None:
+    seen = read(GENERATE, token_ids=[1, 2], sampling_params=params)
+    assert (seen.max_tokens, seen.choices) == (None, 1)
+
+
+def test_limits_at_the_top_mean_nothing_there() -> None:
+    seen = read(GENERATE, token_ids=[1, 2, 3, 4], max_tokens=5, truncate_prompt_tokens=1)
+    assert (seen.max_tokens, seen.prompt_tokens) == (None, 4)
+
+
+@pytest.mark.parametrize("tokens", [1, 400, 5_000])
+def test_embeddings_count_by_their_size_and_are_never_too_long(tokens: int) -> None:
+    """4,096 values of two bytes each for a token."""
+    embeds = base64.b64encode(bytes(tokens * 8_192)).decode()
+    seen = read("/v1/completions", prompt_embeds=embeds, max_tokens=5)
+    assert seen.prompt_tokens == pytest.approx(tokens, rel=0.01, abs=1)
+    assert not seen.uncut
+    assert seen.measured == NOTHING
+    with_text = read("/v1/completions", prompt_embeds=[embeds], prompt="word " * 400)
+    assert tokens + 300 < with_text.prompt_tokens < tokens + 800
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_other_paths_read_no_embeddings(path: str) -> None:
+    members = {"messages": [], "input": "x"}
+    known = read(path, **members)
+    other = read(path, prompt_embeds="A" * 100_000, **members)
+    assert (other.prompt_tokens, other.uncut) == (known.prompt_tokens, known.uncut)
+
+
+@pytest.mark.parametrize("given", [None, "", []])
+def test_no_embeddings(given: object) -> None:
+    text = read("/v1/completions", prompt="word " * 400)
+    seen = read("/v1/completions", prompt="word " * 400, prompt_embeds=given)
+    assert seen.prompt_tokens == text.prompt_tokens
+    assert seen.uncut

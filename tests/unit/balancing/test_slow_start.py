@@ -123,15 +123,3 @@ def test_those_that_may_not_be_asked_do_not_count() -> None:
     for _ in range(10):
         ask(gate, 0.0)
     assert backends[0].requests_in_flight == 1
-
-
-def test_suspicion_serves_where_nobody_else_can() -> None:
-    gate, backends = fleet(2)
-    for backend in backends:
-        backend.state = State.EJECTED
-    backends[1].doubted = True
-    assert serve(gate, 0.0) is backends[1]
-    backends[0].state = State.READY
-    assert serve(gate, 0.0) is backends[0]
-    backends[0].admin_state = AdminState.DRAIN
-    assert serve(gate, 0.0) is backends[1]

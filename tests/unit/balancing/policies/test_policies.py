@@ -10,8 +10,8 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.fleet import Fleet, Pool, UnknownModel
-from penstock.balancing.gate import Gate, NoBackend
+from penstock.balancing.fleet import UnknownModel
+from penstock.balancing.gate import NoBackend
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.load import Counts
 from penstock.balancing.policies import POLICIES
@@ -269,20 +269,6 @@ def test_traffic_from_elsewhere_counts_while_the_report_is_fresh() -> None:
     assert {choose([shared, free], ASK, 1.0, Random(seed)).name for seed in range(20)} == {"free"}
     stale = {choose([shared, free], ASK, 60.0, Random(seed)).name for seed in range(20)}
     assert stale == {"shared", "free"}
-
-
-def test_a_healthy_pool_comes_before_a_doubted_one() -> None:
-    """Both serve the model; the first one's only backend is out on suspicion."""
-    doubted, healthy = ready("doubted"), ready("healthy")
-    doubted.state = State.EJECTED
-    doubted.doubted = True
-    pools = tuple(
-        Pool(each.name, (each,), POLICIES["least_tokens"]((each,))) for each in (doubted, healthy)
-    )
-    gate = Gate(lambda: Fleet(pools), Random(1))
-    assert gate.choose(ASK, 0.0).backend is healthy
-    healthy.state = State.EJECTED
-    assert gate.choose(ASK, 0.0).backend is doubted
 
 
 @every_policy
