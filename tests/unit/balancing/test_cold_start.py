@@ -1,54 +1,41 @@
 """How long starts take: only of servers that were seen to start."""
 
+import pytest
+
 from penstock.balancing.backend import Backend
 from penstock.balancing.cold_start import ColdStart
 from penstock.balancing.engine_report import EngineReport
 
+STARTING = [
+    # One that is ready at first sight started before.
+    ("1 ready, 9 served", None),
+    # From the first sign to the first token.
+    ("1 unreachable, 10 timeout, 20 status_503, 40 ready, 55 served, 99 served", 45.0),
+    ("3 status_503, 4 ready, 5 served", 2.0),
+]
+RUNNING = [
+    # A hung server has not started again.
+    ("10 timeout, 12 ready, 14 served", None),
+    # What is served at 2 is of a stream that began before.
+    ("0 gone, 1 unreachable, 2 served, 10 timeout, 12 ready, 14 served", 4.0),
+]
 
-def test_a_server_that_was_ready_at_first_sight_started_before() -> None:
+
+@pytest.mark.parametrize(
+    ("told", "last_s", "starting"),
+    [*[(*each, True) for each in STARTING], *[(*each, False) for each in RUNNING]],
+)
+def test_how_long_a_start_took(told: str, last_s: float | None, *, starting: bool) -> None:
     start = ColdStart()
-    start.probed("", 1.0, starting=True)
-    start.served(9.0)
-    assert start.last_s is None
-
-
-def test_from_the_first_sign_to_the_first_token() -> None:
-    start = ColdStart()
-    start.probed("unreachable", 1.0, starting=True)
-    start.probed("timeout", 10.0, starting=True)
-    start.probed("status_503", 20.0, starting=True)
-    start.probed("", 40.0, starting=True)
-    assert start.last_s is None
-    start.served(55.0)
-    start.served(99.0)
-    assert start.last_s == 45.0
-
-
-def test_one_that_loads_at_first_sight_is_starting() -> None:
-    start = ColdStart()
-    start.probed("status_503", 3.0, starting=True)
-    start.probed("", 4.0, starting=True)
-    start.served(5.0)
-    assert start.last_s == 2.0
-
-
-def test_a_restart_counts_anew() -> None:
-    start = ColdStart()
-    start.gone()
-    start.probed("unreachable", 1.0, starting=False)
-    start.served(2.0)  # of a stream that began before
-    start.probed("timeout", 10.0, starting=False)
-    start.probed("", 12.0, starting=False)
-    start.served(14.0)
-    assert start.last_s == 4.0
-
-
-def test_a_hung_server_has_not_started_again() -> None:
-    start = ColdStart()
-    start.probed("timeout", 10.0, starting=False)
-    start.probed("", 12.0, starting=False)
-    start.served(14.0)
-    assert start.last_s is None
+    for at_s, what in (each.split() for each in told.split(", ")):
+        if what == "served":
+            start.served(float(at_s))
+        elif what == "gone":
+            start.gone()
+        else:
+            start.probed("" if what == "ready" else what, float(at_s), starting=starting)
+        assert start.last_s is None or what == "served"
+    assert start.last_s == last_s
 
 
 def test_counters_that_begin_anew_show_a_start() -> None:

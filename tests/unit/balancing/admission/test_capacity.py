@@ -19,14 +19,11 @@ def reason(door: Door, now_s: float, tokens: int = 10, **fields: Any) -> WaitRea
 # The window --------------------------------------------------------------------------------
 
 
-def test_an_engine_gets_prompts_up_to_its_window() -> None:
+def test_an_engine_gets_prompts_up_to_its_window_and_one_however_long_it_is() -> None:
     door = Door("a")
     sent = sum(door.is_sent(door.enter(500)) for _ in range(20))
     assert WINDOW_WORK_MIN / 500 <= sent <= WINDOW_WORK_MIN / 500 + 2
     assert reason(door, 0.0) is WaitReason.PROMPTS
-
-
-def test_one_prompt_has_room_however_long_it_is() -> None:
     door = Door("a")
     assert door.is_sent(door.enter(500_000))
     assert door.enter(1).waits

@@ -1,20 +1,18 @@
 """A dry run says what would become of a request, and leaves nothing behind."""
 
-from collections.abc import Callable
-from math import inf
-from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.balancing.admission.dry_run import Ahead, Fate, Forecast
-from penstock.balancing.admission.queued_request import TooLate, WaitReason
+from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.admission.ttft import SHARE
 from penstock.balancing.backend import State
 from penstock.balancing.gate import NoBackend, OwnerAway
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.failures import leave_alone
 from tests.unit.balancing.admission.door import FILLS, HIGH_LOW, Door, full
+from tests.unit.balancing.admission.walk import Walk
 
 # What it says ------------------------------------------------------------------------------
 
@@ -157,53 +155,6 @@ def test_whether_one_that_has_waited_elsewhere_would_be_refused() -> None:
 # Random walks ------------------------------------------------------------------------------
 
 
-class Walk:
-    """Random requests of some tenants and classes. `ask` is called before each."""
-
-    def __init__(self, seed: int, ask: Callable[[Door, dict[str, Any], float], None]) -> None:
-        self.rng = Random(seed)
-        self.door = Door("a", "b", kv_tokens=20_000, wakes_at_once=False, **HIGH_LOW)
-        self.ask = ask
-        self.entered: Lease | TooLate | None = None
-        self.predicted_s = 0.0
-        self.told: list[object] = []
-        self.now_s = 0.0
-
-    def step(self) -> None:
-        rng, door = self.rng, self.door
-        self.now_s += rng.choice([0.0, 0.02, 0.3])
-        fields = {
-            "tokens": rng.choice([50, 1_000, 4_000, 9_000]),
-            "name": rng.choice("abc"),
-            "rank": rng.randrange(2),
-            "deadline_s": rng.choice([0.5, 5.0, inf]),
-            "choices": rng.choice([1, 1, 1, 300]),
-            "max_tokens": rng.choice([None, 200]),
-        }
-        if rng.random() < 0.1:
-            door.report(self.now_s)
-        self._wake()
-        door.policy.prices = {"a": rng.uniform(1.0, 2.0), "b": rng.uniform(1.0, 2.0)}
-        self.ask(door, fields, self.now_s)
-        self._enter(fields)
-        for request in door.running:
-            if rng.random() < 0.1:
-                door.finish(request, self.now_s, rng.randint(1, 300))
-        self._wake()
-
-    def _wake(self) -> None:
-        """As the clock does."""
-        self.told += [request.name for request in self.door.wake(self.now_s)]
-
-    def _enter(self, fields: dict[str, Any]) -> None:
-        request = self.door.request(since_s=self.now_s, **fields)
-        self.door.come(request, self.now_s)
-        self.entered = self.door.leases.get(request) or self.door.refused.get(request)
-        self.predicted_s = request.predicted_s
-        where = self.door.where(request) if self.door.is_sent(request) else None
-        self.told += [where, self.predicted_s, request in self.door.refused]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_it_foresees_what_happens(seed: int) -> None:
     foreseen: list[tuple[Forecast, int]] = []
@@ -241,18 +192,10 @@ def test_nothing_that_follows_is_changed_by_it(seed: int) -> None:
             for request in pool.queue.oldest(20):
                 door.admission.reason(request, now_s)
 
-    with_it, without = Walk(seed, ask), Walk(seed, lambda *_: None)
+    with_it, without = Walk(seed, ask), Walk(seed)
     ask(with_it.door, {"tokens": FILLS}, 0.0)  # also where nothing is known of the pool yet
     for _ in range(150):
         with_it.step()
         without.step()
     assert with_it.told == without.told
     assert set(with_it.door.pool.queue.tenants) == {"a", "b", "c"}
-
-
-def test_a_dry_request_is_told_nothing() -> None:
-    door = full("a")
-    door.forecast(100, 0.1)
-    door.open_up(0.2)
-    assert door.wake(0.2) == []
-    assert door.told == []

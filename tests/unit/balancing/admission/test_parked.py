@@ -142,14 +142,7 @@ def failed(door: Door, now_s: float = 0.0, **fields: Any) -> QueuedRequest:
     return request
 
 
-def test_the_backend_that_has_failed_it_may_serve_it_when_it_is_back() -> None:
-    door = starting("a")
-    request = failed(door)
-    set_state(door, State.READY)
-    assert door.wake(1.0) == [request]
-
-
-def test_it_keeps_no_other_from_a_backend_that_is_back() -> None:
+def test_the_backend_that_has_failed_it_may_serve_it_and_others_when_it_is_back() -> None:
     door = starting("a")
     request = failed(door, name="failed")
     others = [door.enter(100, 0.1, name=f"{number}") for number in range(5)]
@@ -322,3 +315,59 @@ def test_a_dry_run_says_that_it_would_wait_for_a_backend_or_be_refused() -> None
     requests = [door.enter(5_000, **flood) for _ in range(100)]
     assert door.admission.reason(requests[0], 1.0) == (None, "backend")
     assert door.forecast(5_000, **flood).fate is Fate.REFUSE
+
+
+def test_a_pool_without_any_backend_parks_its_requests() -> None:
+    """Service discovery has found none yet, or the fleet was scaled to zero."""
+    door = Door("a", park_s=60.0)
+    door.fleet = Fleet((Pool("p", (), door.policy),))
+    assert door.enter(100).waits
+
+
+def test_a_request_that_comes_while_a_backend_is_back_for_a_moment_is_parked() -> None:
+    door = Door("a", park_s=60.0)
+    door.backends[0].state = State.STARTING
+    first = door.enter(10, 0.0, deadline_s=30.0, impatient=False)
+    door.wake(0.05)
+    door.backends[0].state = State.READY
+    second = door.request(FILLS, 10.0, deadline_s=30.0, impatient=False)
+    assert door.admission.enter(second, 10.0) is None  # before the wake of that turn
+    door.backends[0].state = State.STARTING
+    door.wake(10.1)
+    assert door.told == []
+    assert first.waits
+    assert second.waits
+
+
+def test_a_backend_that_serves_others_may_have_a_request_that_it_failed_again_after_a_second() -> (
+    None
+):
+    """Otherwise it waits for a minute beside a healthy backend, and is told that there is none."""
+    door = Door("a", park_s=60.0)
+    request = door.request(100, tried=door.backends)
+    door.come(request, 0.0)
+    assert request.waits
+    door.enter(100, 0.1, name="other")
+    for tenth in range(2, 10):
+        assert door.wake(0.1 * tenth) == []
+    assert request.waits
+    for tenth in range(10, 21):
+        door.wake(0.1 * tenth)
+    assert door.is_sent(request)
+
+
+@pytest.mark.parametrize("number", [12, 40, 200])
+def test_parked_requests_that_no_pool_serves_hide_none_that_another_pool_serves(
+    number: int,
+) -> None:
+    """A sweep tries twelve, and the next one begins with the same twelve."""
+    door = two_pools()
+    set_state(door, State.STARTING)
+    for each in range(number):
+        door.enter(100, 0.0, model=f"model-{each}", name="x")
+    last = door.enter(100, 0.1, model="m", name="x")
+    second = door.backends[1]
+    second.state, second.models = State.READY, {"m": b""}
+    for tick in range(100):
+        door.wake(1.0 + 0.1 * tick)
+    assert door.is_sent(last)

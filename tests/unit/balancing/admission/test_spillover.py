@@ -31,9 +31,21 @@ def sent_to(door: Door, waited_s: float, deadline_s: float = 10.0) -> str | None
     return door.where(request) if door.is_sent(request) else None
 
 
-def test_a_backend_that_costs_little_more_is_taken_at_once() -> None:
-    assert sent_to(priced(1.0, 1.0 + SPILL - 0.01), 0.0) == "b1"
-    assert sent_to(priced(1.0, 1.0 + SPILL + 0.01), 0.0) is None
+@pytest.mark.parametrize(
+    ("prices", "has_room", "to"),
+    [
+        ((1.0, 1.0 + SPILL - 0.01), True, "b1"),
+        ((1.0, 1.0 + SPILL + 0.01), True, None),
+        ((1.0, 1.09, 1.05, 1.07), True, "b2"),
+        ((1.0, 1.05, 1.09), False, "b2"),
+    ],
+)
+def test_of_the_backends_that_have_room_and_cost_little_more_the_cheapest_is_taken_at_once(
+    prices: tuple[float, ...], to: str | None, *, has_room: bool
+) -> None:
+    door = priced(*prices)
+    door.backends[1].max_requests = None if has_room else 0
+    assert sent_to(door, 0.0) == to
 
 
 @pytest.mark.parametrize(
@@ -45,16 +57,6 @@ def test_the_nearer_the_deadline_the_more_a_backend_may_cost(
 ) -> None:
     """Without a deadline, thirty seconds count."""
     assert sent_to(priced(1.0, DEAR), waited_s, deadline_s) == to
-
-
-def test_of_several_backends_the_cheapest_is_taken() -> None:
-    assert sent_to(priced(1.0, 1.09, 1.05, 1.07), 0.0) == "b2"
-
-
-def test_a_backend_without_room_is_not_taken() -> None:
-    door = priced(1.0, 1.05, 1.09)
-    door.backends[1].max_requests = 0
-    assert sent_to(door, 0.0) == "b2"
 
 
 def test_the_best_backend_is_taken_if_it_has_room_again() -> None:
@@ -104,26 +106,23 @@ def with_its_beginning_at_b(tokens_at_a: int) -> Door:
     return door
 
 
-def test_while_a_cache_is_short_a_prompt_goes_where_streams_hold_its_beginning() -> None:
-    """There it takes less room."""
-    door = with_its_beginning_at_b(9_500)
-    request = door.enter(1_000, 5.0, name="y", **ALIKE)
-    door.wake(5.0 + 0.5 * SHORT_S)
-    assert door.where(request) == "b"
-
-
-def test_without_a_beginning_there_it_waits_for_the_best_backend() -> None:
-    door = with_its_beginning_at_b(9_500)
-    request = door.enter(1_000, 5.0, name="y", max_tokens=10)
-    door.wake(5.0 + 0.5 * SHORT_S)
-    assert request.waits
-
-
-@pytest.mark.parametrize("short_s", [None, 5.0 - 2.0 * SHORT_S])
-def test_it_stays_if_nobody_lacked_room_there_of_late(short_s: float | None) -> None:
-    door = with_its_beginning_at_b(6_000)
+@pytest.mark.parametrize(
+    ("tokens_at_a", "fields", "short_s", "to"),
+    [
+        (9_500, ALIKE, None, "b"),  # there it takes less room
+        (9_500, {"max_tokens": 10}, None, None),  # it waits for the best backend
+        (6_000, ALIKE, None, "a"),  # nobody lacked room there of late
+        (6_000, ALIKE, 5.0 - 2.0 * SHORT_S, "a"),
+    ],
+)
+def test_while_a_cache_is_short_a_prompt_goes_where_streams_hold_its_beginning(
+    tokens_at_a: int, fields: dict[str, Any], short_s: float | None, to: str | None
+) -> None:
+    door = with_its_beginning_at_b(tokens_at_a)
     if short_s is not None:
         large = door.enter(9_000, short_s, name="x", max_tokens=10)
         assert large.waits
         door.admission.leave(large, short_s)
-    assert door.where(door.enter(450, 5.0, name="y", **ALIKE)) == "a"
+    request = door.enter(1_000 if tokens_at_a == 9_500 else 450, 5.0, name="y", **fields)
+    door.wake(5.0 + 0.5 * SHORT_S)
+    assert (door.where(request) if door.is_sent(request) else None) == to

@@ -21,15 +21,12 @@ from tests.unit.balancing.admission.door import FILLS, FILLS_S, HIGH_LOW, Door, 
 
 def test_the_first_prediction_is_the_work_at_the_assumed_speed() -> None:
     door = full("a", "b")
+    assert [request.predicted_s for request in door.leases] == [0.0, 0.0]  # sent at once
     for number in range(6):
         request = door.enter(FILLS, name="x")
         # What the engines have and what waits is shared by two, its own prompt is on one.
         expected_s = (2 + number) * FILLS_S / 2 + FILLS_S
         assert request.predicted_s == pytest.approx(expected_s, rel=0.02)
-
-
-def test_what_is_sent_at_once_has_no_prediction() -> None:
-    assert Door("a").enter(FILLS).predicted_s == 0.0
 
 
 @pytest.mark.parametrize(("rules", "rank"), [({}, 0), (HIGH_LOW, 1)])

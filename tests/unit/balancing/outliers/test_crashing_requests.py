@@ -207,63 +207,65 @@ def test_whose_end_is_expected() -> None:
 # What is refused afterwards -----------------------------------------------------------------
 
 
-def holds(poison: Poison, tenant: str, path: bytes, body: bytes, now_s: float) -> bool:
-    if not poison.may_hold(len(body), now_s):
-        return False
-    return poison.holds(tenant, mark_of(path, body), now_s)
+class Remembered:
+    """Whose bytes are remembered, at a time."""
+
+    def __init__(self) -> None:
+        self.poison = Poison()
+
+    def add(self, body: bytes, now_s: float, tenant: str = "") -> None:
+        self.poison.add(tenant, mark_of(CHAT, body), now_s)
+
+    def holds(self, body: bytes, now_s: float, tenant: str = "", path: bytes = CHAT) -> bool:
+        if not self.poison.may_hold(len(body), now_s):
+            return False
+        return self.poison.holds(tenant, mark_of(path, body), now_s)
 
 
-def test_the_same_bytes_are_known_for_ten_minutes() -> None:
-    poison = Poison()
-    poison.add("", mark_of(CHAT, b"kills"), 100.0)
-    assert holds(poison, "", CHAT, b"kills", 100.0)
-    assert holds(poison, "", CHAT, b"kills", 100.0 + MEMORY_S - 0.1)
-    assert not holds(poison, "", CHAT, b"kills ", 100.0)
-    assert not holds(poison, "", CHAT, b"Kills", 100.0)
-    assert not holds(poison, "", b"/v1/completions", b"kills", 100.0)
-    assert not holds(poison, "", CHAT, b"kills", 100.0 + MEMORY_S)
+def test_the_same_bytes_of_a_tenant_are_known_for_ten_minutes() -> None:
+    found = Remembered()
+    found.add(b"kills", 100.0, "a")
+    assert found.holds(b"kills", 100.0, "a")
+    assert found.holds(b"kills", 100.0 + MEMORY_S - 0.1, "a")
+    assert not found.holds(b"kills ", 100.0, "a")
+    assert not found.holds(b"Kills", 100.0, "a")
+    assert not found.holds(b"kills", 100.0, "b")
+    assert not found.holds(b"kills", 100.0, "a", b"/v1/completions")
+    assert not found.holds(b"kills", 100.0 + MEMORY_S, "a")
 
 
 def test_what_kills_again_is_remembered_anew() -> None:
-    poison = Poison()
-    poison.add("", mark_of(CHAT, b"kills"), 0.0)
-    poison.add("", mark_of(CHAT, b"other"), 300.0)
-    poison.add("", mark_of(CHAT, b"kills"), 500.0)
-    assert holds(poison, "", CHAT, b"kills", 1_000.0)
-    assert not holds(poison, "", CHAT, b"other", 1_000.0)
-    poison.add("", mark_of(CHAT, b"new"), 1_000.0)
-    assert len(poison) == 2
-
-
-def test_what_is_one_tenants_is_not_anothers() -> None:
-    poison = Poison()
-    poison.add("a", mark_of(CHAT, b"kills"), 0.0)
-    assert holds(poison, "a", CHAT, b"kills", 1.0)
-    assert not holds(poison, "b", CHAT, b"kills", 1.0)
+    found = Remembered()
+    for body, now_s in ((b"kills", 0.0), (b"other", 300.0), (b"kills", 500.0)):
+        found.add(body, now_s)
+    assert found.holds(b"kills", 1_000.0)
+    assert not found.holds(b"other", 1_000.0)
+    found.add(b"new", 1_000.0)
+    assert len(found.poison) == 2
 
 
 def test_what_was_served_after_all_is_forgotten() -> None:
-    poison = Poison()
+    found = Remembered()
     for tenant in "ab":
-        poison.add(tenant, mark_of(CHAT, b"hello"), 0.0)
-        poison.add(tenant, mark_of(CHAT, b"kills"), 0.0)
-    poison.served(mark_of(CHAT, b"hello"))
+        found.add(b"hello", 0.0, tenant)
+        found.add(b"kills", 0.0, tenant)
+    found.poison.served(mark_of(CHAT, b"hello"))
     for tenant in "ab":
-        assert not holds(poison, tenant, CHAT, b"hello", 1.0)
-        assert holds(poison, tenant, CHAT, b"kills", 1.0)
+        assert not found.holds(b"hello", 1.0, tenant)
+        assert found.holds(b"kills", 1.0, tenant)
 
 
 def test_a_tenant_fills_its_own_share_and_no_others() -> None:
-    poison = Poison()
-    poison.add("victim", mark_of(CHAT, b"kills"), 0.0)
+    found = Remembered()
+    found.add(b"kills", 0.0, "victim")
     for number in range(20 * REMEMBERED_MAX):
-        poison.add("attacker", mark_of(CHAT, b"%d" % number), number / 1_000)
-    assert len(poison) == REMEMBERED_MAX + 1
-    assert holds(poison, "victim", CHAT, b"kills", 2.0)
-    assert not holds(poison, "attacker", CHAT, b"0", 2.0)
-    assert holds(poison, "attacker", CHAT, b"%d" % (20 * REMEMBERED_MAX - 1), 2.0)
-    poison.add("later", mark_of(CHAT, b"new"), 1_000.0)
-    assert len(poison) == 1
+        found.add(b"%d" % number, number / 1_000, "attacker")
+    assert len(found.poison) == REMEMBERED_MAX + 1
+    assert found.holds(b"kills", 2.0, "victim")
+    assert not found.holds(b"0", 2.0, "attacker")
+    assert found.holds(b"%d" % (20 * REMEMBERED_MAX - 1), 2.0, "attacker")
+    found.add(b"new", 1_000.0, "later")
+    assert len(found.poison) == 1
 
 
 def test_a_body_in_pieces_has_the_mark_of_the_whole() -> None:

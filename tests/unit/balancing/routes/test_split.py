@@ -49,43 +49,34 @@ def test_all_steps_of_a_canary_move_each_user_once() -> None:
         assert all(was == 0 or now == 1 for was, now in zip(before, after, strict=True))
 
 
-def test_five_points_between_the_first_and_the_third_leave_the_second_alone() -> None:
-    assert set(moves((80, 10, 10), (75, 10, 15))) == {(0, 2)}
-    assert set(moves((80, 10, 10), (75, 15, 10))) == {(0, 1)}
-    assert set(moves((5, 50, 45), (0, 55, 45))) == {(0, 1)}
+FIRST = [80, 5, 5, 2, 2, 2, 2, 2]
 
 
-def test_two_targets_that_swap_move_what_they_must() -> None:
-    moved = moves((95, 5), (5, 95))
-    assert set(moved) == {(0, 1)}
-    assert moved[0, 1] == pytest.approx(90, abs=0.5)
-
-
-def test_points_between_two_others_move_at_most_twice_as_many() -> None:
-    moved = moves((80, 15, 5), (80, 5, 15))
-    assert sum(moved.values()) == pytest.approx(20, abs=1)
-    assert set(moved) == {(0, 2), (1, 0)}
-
-
-def test_a_third_target_takes_only_its_share() -> None:
-    moved = moves((90, 10), (85, 10, 5))
-    assert set(moved) == {(0, 2)}
-    assert moved[0, 2] == pytest.approx(5, abs=0.5)
-    # With the same weights as before, each share gets smaller, and only by that users go back.
-    moved = moves((95, 5), (95, 5, 10))
-    assert set(moved) == {(0, 2), (1, 0)}
-    assert moved[1, 0] == pytest.approx(100 * (5 / 100 - 5 / 110), abs=0.2)
-
-
-def test_further_targets_take_from_the_first_until_zones_meet() -> None:
-    for number in range(3, 8):
-        before = [80.0, 5, 5, *[2] * 5]
-        after = list(before)
-        after[0] -= 5
-        after[number] += 5
-        moved = moves(before, after)
-        assert set(moved) == {(0, number)}
-        assert moved[0, number] == pytest.approx(5, abs=0.5)
+@pytest.mark.parametrize(
+    ("before", "after", "moved"),
+    [
+        # Five points leave the others alone.
+        ((80, 10, 10), (75, 10, 15), {(0, 2): 5}),
+        ((80, 10, 10), (75, 15, 10), {(0, 1): 5}),
+        ((5, 50, 45), (0, 55, 45), {(0, 1): 5}),
+        ((95, 5), (5, 95), {(0, 1): 90}),
+        # Points between two others move at most twice as many.
+        ((80, 15, 5), (80, 5, 15), {(0, 2): 10, (1, 0): 10}),
+        # A third target takes only its share.
+        ((90, 10), (85, 10, 5), {(0, 2): 5}),
+        # With the same weights as before, each share gets smaller, and only by that users go back.
+        ((95, 5), (95, 5, 10), {(0, 2): 9.09, (1, 0): 100 * (5 / 100 - 5 / 110)}),
+        # Further targets take from the first until zones meet.
+        *[
+            (FIRST, [75, *FIRST[1:to], FIRST[to] + 5, *FIRST[to + 1 :]], {(0, to): 5})
+            for to in range(3, 8)
+        ],
+    ],
+)
+def test_only_those_move_that_must(
+    before: Sequence[float], after: Sequence[float], moved: dict[tuple[int, int], float]
+) -> None:
+    assert moves(before, after) == pytest.approx(moved, abs=0.5)
 
 
 def test_the_proportion_counts_and_not_the_sum() -> None:

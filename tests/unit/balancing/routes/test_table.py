@@ -1,12 +1,14 @@
 """What a table tells: fall-backs in order, mirrors, what it reads, and why rules do not match."""
 
+from math import inf
+
 import pytest
 
 from penstock.balancing.routes.conditions import needs_of
-from penstock.balancing.routes.decision import NO_FALLBACK, Decision
+from penstock.balancing.routes.decision import NO_FALLBACK, Decision, spilled
 from penstock.balancing.routes.table import RouteTable
 from penstock.conf.routes import CAUSES
-from tests.unit.balancing.routes.rows import request, table
+from tests.unit.balancing.routes.rows import TABLES, read, request, table
 
 CHAT = {"pool": "chat"}
 
@@ -313,3 +315,81 @@ def test_no_value_of_a_client_that_may_be_secret_is_told() -> None:
 def test_needs_are_bits() -> None:
     assert needs_of([]) == 0
     assert needs_of(["tools", "images"]) == needs_of(["images"]) | needs_of(["tools"])
+
+
+# Which target a request gets where it may spill --------------------------------------------
+
+
+USUAL_FIRST = {
+    "name": "r",
+    "to": [{"pool": "chat"}, {"pool": "long", "weight": 0}, {"pool": "next", "weight": 0}],
+    "mirror": {"pool": "small", "share": 1},
+    "spill": True,
+}
+
+
+def taken(**costs_s: float) -> str:
+    decision = table(USUAL_FIRST).decide(request(""))
+    assert decision is not None
+    found = spilled(decision, lambda target: costs_s[target.pool])
+    assert found.target is not None
+    assert (found.rule, found.mirrored) == (decision.rule, True)
+    return found.target.pool
+
+
+@pytest.mark.parametrize(
+    ("chat", "long", "next_", "wanted"),
+    [
+        (1.0, 1.0, 1.0, "chat"),
+        (0.9, 0.0, 0.0, "chat"),  # less than a second is saved
+        (1.1, 0.05, 0.05, "long"),
+        (10.0, 6.0, 6.0, "chat"),  # not half of it
+        (10.0, 4.9, 6.0, "long"),
+        (10.0, 4.9, 4.8, "next"),
+        (inf, 100.0, inf, "long"),
+        (inf, inf, 3.0, "next"),
+        (inf, inf, inf, "chat"),  # its own error is told
+        (100.0, inf, inf, "chat"),
+        (0.0, 0.0, 0.0, "chat"),
+    ],
+)
+def test_the_usual_target_is_left_for_much_less_only(
+    chat: float, long: float, next_: float, wanted: str
+) -> None:
+    assert taken(chat=chat, long=long, next=next_) == wanted
+
+
+# Each row of each table is decided as it was decided by hand -------------------------------
+
+
+NAMES = sorted(path.name for path in TABLES.iterdir())
+ROWS = [(name, row, wanted) for name in NAMES for row, wanted in read(name)[1]]
+
+
+def told(routes: RouteTable, row: str) -> str:
+    decision = routes.decide(request(row, draw=len(row) << 40))
+    if decision is None:
+        return "-"
+    target = decision.target
+    if target is None:
+        return f"{decision.rule.name}: refused"
+    sent = f" as {target.model}" if target.model is not None else ""
+    return f"{decision.rule.name}: {target.pool}{sent}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_is_decided_as_by_hand(name: str) -> None:
+    rules, rows = read(name)
+    routes = table(*rules)
+    wrong = []
+    for row, wanted in rows:
+        rule, _, targets = wanted.partition(": ")
+        allowed = [f"{rule}: {target}" for target in targets.split(" or ")] if targets else ["-"]
+        found = told(routes, row)
+        if found not in allowed:
+            wrong.append(f"{row} | {found}, not {wanted}")
+    assert not wrong
+
+
+def test_there_are_enough_rows() -> None:
+    assert len({(name, row) for name, row, _ in ROWS}) == len(ROWS) >= 150

@@ -1,6 +1,9 @@
 """What an operator sees while service gets worse: warnings first, and no flapping."""
 
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from penstock.balancing.slo.sample import Outcome, Sample
 from penstock.balancing.slo.slo import Slo
@@ -23,33 +26,34 @@ def transcript(told: Slo, name: str, minutes: int, sample: Callable[[int, int], 
     return ", ".join(changes)
 
 
-def test_first_tokens_come_later_by_the_minute() -> None:
-    """From 0.3 s, 2 ms more each minute: past 80 % of 0.5 s at minute 50, past it at minute 100."""
-
-    def grows(minute: int, number: int) -> Sample:
-        return served(ttft_s=0.3 + 0.002 * minute)
-
-    told = slo(ttft_s={"p95": 0.5})
-    assert transcript(told, "ttft_p95", 200, grows) == "53 warning, 103 critical"
+TTFT: dict[str, Any] = {"ttft_s": {"p95": 0.5}}
 
 
-def test_it_is_over_when_the_last_minutes_are_fast_again() -> None:
-    """From minute 60 to 90 one request of five is slow. The p95 of the hour stays high longer."""
+@pytest.mark.parametrize(
+    ("objectives", "minutes", "ttft_s", "changes"),
+    [
+        # From 0.3 s, 2 ms more each minute: past 80 % of 0.5 s at minute 50, past it at 100.
+        (TTFT, 200, lambda minute, _: 0.3 + 0.002 * minute, "53 warning, 103 critical"),
+        # From minute 60 to 90 one of five is slow. It is over when the last minutes are fast again,
+        # though the p95 of the hour stays high longer.
+        (
+            TTFT | {"window_s": 7 * 86_400.0},
+            240,
+            lambda minute, number: 0.9 if 60 <= minute < 90 and number % 5 == 0 else 0.2,
+            "75 critical, 95 ok",
+        ),
+        # One slow minute is no alarm.
+        (TTFT, 300, lambda minute, number: 5.0 if minute == 100 and number < 9 else 0.2, ""),
+    ],
+    ids=["later by the minute", "slow for a while", "one slow minute"],
+)
+def test_first_tokens_that_come_late(
+    objectives: dict[str, Any], minutes: int, ttft_s: Callable[[int, int], float], changes: str
+) -> None:
+    def sample(minute: int, number: int) -> Sample:
+        return served(ttft_s=ttft_s(minute, number))
 
-    def slow_for_a_while(minute: int, number: int) -> Sample:
-        return served(ttft_s=0.9 if 60 <= minute < 90 and number % 5 == 0 else 0.2)
-
-    told = slo(ttft_s={"p95": 0.5}, window_s=7 * 86_400.0)
-    changes = transcript(told, "ttft_p95", 240, slow_for_a_while)
-    assert changes == "75 critical, 95 ok"
-
-
-def test_one_slow_minute_is_no_alarm() -> None:
-    def slow_once(minute: int, number: int) -> Sample:
-        return served(ttft_s=5.0 if minute == 100 and number < 9 else 0.2)
-
-    told = slo(ttft_s={"p95": 0.5})
-    assert transcript(told, "ttft_p95", 300, slow_once) == ""
+    assert transcript(slo(**objectives), "ttft_p95", minutes, sample) == changes
 
 
 def test_a_total_outage_is_critical_at_once_and_a_warning_for_six_hours_more() -> None:
