@@ -9,10 +9,18 @@ from penstock.balancing.response_owners import KEPT_S, OWNERS_MAX, ResponseOwner
 from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
 
 
+def filled(places: int, **entries: int) -> FairTable[int]:
+    """Each owner in turn has put so many entries, by their numbers."""
+    table: FairTable[int] = FairTable(places)
+    for owner, count in entries.items():
+        for number in range(count):
+            table.put(owner, number, number)
+    return table
+
+
 def test_one_owner_alone_may_fill_it_and_its_oldest_go() -> None:
-    table: FairTable[int] = FairTable(10)
-    gone = [table.put("a", number, number) for number in range(15)]
-    assert gone == [None] * 10 + [0, 1, 2, 3, 4]
+    table = filled(10, a=10)
+    assert [table.put("a", number, number) for number in range(10, 15)] == [0, 1, 2, 3, 4]
     assert len(table) == 10
 
 
@@ -24,11 +32,7 @@ def test_what_is_put_again_is_the_youngest() -> None:
 
 
 def test_another_gets_its_share_of_a_full_one_and_no_more() -> None:
-    table: FairTable[int] = FairTable(10)
-    for number in range(20):
-        table.put("attacker", number, number)
-    for number in range(20):
-        table.put("victim", number, number)
+    table = filled(10, attacker=20, victim=20)
     assert (len(table.of("attacker")), len(table.of("victim"))) == (5, 5)
     for number in range(100, 200):
         table.put("attacker", number, number)
@@ -110,24 +114,19 @@ def test_a_session_may_come_from_another_address() -> None:
         assert (homes.find("s"), len(homes)) == (client, 1)
 
 
-def test_nor_do_responses() -> None:
+@pytest.mark.parametrize("tenants", [("victim", "attacker"), ("", "")])
+def test_nor_do_responses_of_one_tenant_or_address(tenants: tuple[str, str]) -> None:
     """Forgotten, a response would be another tenant's no more."""
     owners = ResponseOwners()
-    owners.put("resp_1", "a", 0.0, "victim", "victim")
+    owners.put("resp_1", "a", 0.0, tenants[0], "victim")
     for number in range(2 * OWNERS_MAX):
-        owners.put(f"other_{number}", "b", 1.0, "attacker", "attacker")
+        owners.put(f"other_{number}", "b", 1.0, tenants[1], "attacker")
     assert owners.find("resp_1", 2.0) == "a"
-    assert owners.is_foreign("resp_1", "attacker", 2.0)
+    assert owners.is_foreign("resp_1", tenants[1], 2.0) is bool(tenants[0])
+    if not tenants[0]:
+        owners.put("resp_1", "b", 2.0, client="attacker")  # a follow-up through another address
+        assert owners.find("resp_1", 2.0) == "b"
     assert len(owners) == OWNERS_MAX
-
-
-def test_nor_do_responses_of_another_address() -> None:
-    owners = ResponseOwners()
-    owners.put("resp_1", "a", 0.0, client="victim")
-    for number in range(2 * OWNERS_MAX):
-        owners.put(f"other_{number}", "b", 1.0, client="attacker")
-    owners.put("resp_1", "b", 2.0, client="attacker")  # a follow-up through another address
-    assert (owners.find("resp_1", 2.0), len(owners)) == ("b", OWNERS_MAX)
 
 
 def test_an_id_may_be_anothers_once_it_is_forgotten() -> None:
@@ -140,11 +139,7 @@ def test_an_id_may_be_anothers_once_it_is_forgotten() -> None:
 
 
 def test_a_smaller_table_keeps_the_youngest_of_each() -> None:
-    table: FairTable[int] = FairTable(20)
-    for number in range(15):
-        table.put("attacker", number, number)
-    for number in range(3):
-        table.put("victim", number, number)
+    table = filled(20, attacker=15, victim=3)
     assert table.shrink(8) == list(range(10))
     assert (list(table.of("attacker")), list(table.of("victim"))) == ([*range(10, 15)], [0, 1, 2])
     assert (table.shrink(20), len(table), table.put("victim", 3, 3)) == ([], 8, None)
@@ -152,21 +147,21 @@ def test_a_smaller_table_keeps_the_youngest_of_each() -> None:
 
 @pytest.mark.parametrize("remembered", [SessionHomes(), ResponseOwners()])
 def test_fewer_are_remembered_on_demand(remembered: SessionHomes | ResponseOwners) -> None:
-    def fill() -> list[str]:
-        keys = [f"k{number}" for number in range(100)]
+    keys = [f"k{number}" for number in range(100)]
+
+    def fill() -> None:
         for key in keys:
             if isinstance(remembered, SessionHomes):
                 remembered.put(key, "a", "x")
             else:
                 remembered.put(key, "a", 0.0, client="x")
-        return keys
 
     def found(key: str) -> str | None:
         if isinstance(remembered, SessionHomes):
             return remembered.find(key)
         return remembered.find(key, 1.0)
 
-    keys = fill()
+    fill()
     remembered.limit(40)
     assert [key for key in keys if found(key)] == keys[60:]
     fill()

@@ -30,22 +30,14 @@ class Fleet:
         return self.idle.gpu_floor_s, self.busy.gpu_floor_s
 
 
-def test_idle_while_requests_wait() -> None:
+def test_idle_while_requests_wait_here_or_in_a_peers_engine_as_long_as_it_tells() -> None:
     assert Fleet().look(1.0, 2.0) == (2.0, 0.0)
-
-
-def test_nobody_waits() -> None:
     fleet = Fleet()
     fleet.queued = 0
-    assert fleet.look(1.0, 2.0) == (0.0, 0.0)
-
-
-def test_they_wait_in_a_peers_engine_as_long_as_it_tells() -> None:
-    fleet = Fleet()
-    fleet.queued = 0
-    fleet.busy.report = EngineReport(at_s=1.0, waiting=3)
-    assert fleet.look(1.0) == (1.0, 0.0)
-    assert fleet.look(1.0 + STALE_S) == (1.0, 0.0)
+    assert fleet.look(1.0, 2.0) == (0.0, 0.0)  # nobody waits
+    fleet.busy.report = EngineReport(at_s=3.0, waiting=3)
+    assert fleet.look(3.0) == (1.0, 0.0)
+    assert fleet.look(3.0 + STALE_S) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("why", ["drained", "ejected", "others_use_it"])

@@ -32,12 +32,6 @@ def ranks(*merges: bytes) -> bytes:
 MERGES = ranks(b"he", b"ll", b"hell", b"hello", b" w", b" wo")
 
 
-def whitespace_tokenizer() -> bytes:
-    tokenizer = Tokenizer(models.WordLevel({"hello": 0, "world": 1, "?": 2}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return str(tokenizer.to_str()).encode()
-
-
 @pytest.mark.parametrize("encoding", PATTERNS)
 def test_tiktoken_merges_as_its_ranks_say(encoding: str) -> None:
     counter = Tiktoken(MERGES, encoding)
@@ -48,7 +42,9 @@ def test_tiktoken_merges_as_its_ranks_say(encoding: str) -> None:
 
 
 def test_a_hugging_face_tokenizer() -> None:
-    counter = HuggingFace(whitespace_tokenizer())
+    tokenizer = Tokenizer(models.WordLevel({"hello": 0, "world": 1, "?": 2}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    counter = HuggingFace(str(tokenizer.to_str()).encode())
     assert counter.count("hello world hello") == 3
 
 
@@ -137,11 +133,14 @@ def test_long_texts_are_counted_in_pieces() -> None:
 
 
 class Slow:
-    """A counter that waits until it is let go."""
+    """A counter that waits until it is let go, and what was counted by it."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
+        self.done = asyncio.Event()
         self.counted = 0
+        self.counting = Counting(asyncio.get_running_loop(), self)
+        self.answers: list[Measure | None] = []
 
     def count(self, text: str) -> int:
         self.go.wait(10)
@@ -150,54 +149,45 @@ class Slow:
         self.counted += 1
         return len(text)
 
+    def answer(self, result: Measure | None) -> None:
+        self.answers.append(result)
+        if self.counting.queued_bytes == 0:
+            self.done.set()
+
+    async def finish(self) -> None:
+        self.go.set()
+        await self.done.wait()
+
 
 async def test_the_queue_is_bounded_and_a_failure_is_an_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    counter = Slow()
-    counting = Counting(asyncio.get_running_loop(), counter)
-    answers: list[Measure | None] = []
-    done = asyncio.Event()
-
-    def counted(result: Measure | None) -> None:
-        answers.append(result)
-        if counting.queued_bytes == 0:
-            done.set()
-
-    assert counting.submit(b" " * (BODY_BYTES_MAX + 1), counted) is None
-    assert counting.submit(b'{"prompt":"secret"}', counted)
+    slow = Slow()
+    counting = slow.counting
+    assert counting.submit(b" " * (BODY_BYTES_MAX + 1), slow.answer) is None
+    assert counting.submit(b'{"prompt":"secret"}', slow.answer)
     body = b'{"prompt":"a","pad":"%b"}' % (b" " * 100_000)
-    while counting.submit(body, counted):
+    while counting.submit(body, slow.answer):
         assert counting.queued_bytes <= QUEUED_BYTES_MAX
     assert counting.queued_bytes > QUEUED_BYTES_MAX - len(body) - TURN_BYTES
-    counter.go.set()
-    await done.wait()
-    assert answers == [None] + [(1.0, 1.0)] * (len(answers) - 1)
-    assert len(answers) > 5
-    assert counting.submit(body, counted) is not None  # there is room again
+    await slow.finish()
+    assert slow.answers == [None] + [(1.0, 1.0)] * (len(slow.answers) - 1)
+    assert len(slow.answers) > 5
+    assert counting.submit(body, slow.answer) is not None  # there is room again
     assert "RuntimeError" in caplog.text
     assert "secret" not in caplog.text
     counting.close()
 
 
 async def test_what_nobody_waits_for_is_not_counted() -> None:
-    counter = Slow()
-    counting = Counting(asyncio.get_running_loop(), counter)
-    answers: list[Measure | None] = []
-    done = asyncio.Event()
-    counts = [counting.submit(b'{"prompt":"a"}', answers.append) for _ in range(3)]
-    for count in counts:
+    slow = Slow()
+    for _ in range(3):
+        count = slow.counting.submit(b'{"prompt":"a"}', slow.answer)
         assert count is not None
         count.cancel()
-
-    def counted(result: Measure | None) -> None:
-        answers.append(result)
-        done.set()
-
-    assert counting.submit(b'{"prompt":"ab"}', counted)
-    counter.go.set()
-    await done.wait()
-    assert answers == [(2.0, 1.0)]
-    assert counter.counted <= 2  # the first may have begun
-    assert counting.queued_bytes == 0
-    counting.close()
+    assert slow.counting.submit(b'{"prompt":"ab"}', slow.answer)
+    await slow.finish()
+    assert slow.answers == [(2.0, 1.0)]
+    assert slow.counted <= 2  # the first may have begun
+    assert slow.counting.queued_bytes == 0
+    slow.counting.close()

@@ -84,20 +84,36 @@ def test_two_costs_are_learnt_at_once_for_each_model() -> None:
     assert estimator.estimate("other", (1_000, 0)) == 1_000
 
 
+def taught(
+    estimator: TokenEstimator,
+    size: float,
+    tokens: int,
+    times: int,
+    tenant: str = "",
+    media_parts: int = 0,
+) -> None:
+    """So many texts of a size had so many tokens."""
+    for _ in range(times):
+        estimator.observe("m", (size, 0), tokens, media_parts, tenant=tenant)
+
+
+def told(estimator: TokenEstimator, size: float, tenant: str = "", media_parts: int = 0) -> int:
+    return estimator.estimate("m", (size, 0), media_parts, tenant=tenant)
+
+
 def test_a_changed_tokenizer_is_followed() -> None:
     estimator = TokenEstimator()
     for tokens in (2_500, 5_000):
-        for _ in range(1_000):
-            estimator.observe("m", (4_000, 0), tokens)
-    assert estimator.estimate("m", (4_000, 0)) == pytest.approx(5_000, rel=0.02)
+        taught(estimator, 4_000, tokens, 1_000)
+    assert told(estimator, 4_000) == pytest.approx(5_000, rel=0.02)
 
 
 @pytest.mark.parametrize("tokens", [1, 10**9])
 def test_one_absurd_report_does_not_spoil_the_estimate(tokens: int) -> None:
     estimator = TokenEstimator()
-    for number in range(101):
-        estimator.observe("m", (4_000, 0), tokens if number == 80 else 4_000)
-    assert 0.5 < estimator.estimate("m", (4_000, 0)) / 4_000 < 1.5
+    for counted, times in ((4_000, 80), (tokens, 1), (4_000, 20)):
+        taught(estimator, 4_000, counted, times)
+    assert 0.5 < told(estimator, 4_000) / 4_000 < 1.5
 
 
 def test_a_few_reports_that_are_far_too_low_do_not_blind_it() -> None:
@@ -111,8 +127,7 @@ def test_a_few_reports_that_are_far_too_low_do_not_blind_it() -> None:
 
 def test_what_was_never_seen_keeps_its_prior() -> None:
     estimator = TokenEstimator()
-    for _ in range(10_000):
-        estimator.observe("m", (100, 0), 140)
+    taught(estimator, 100, 140, 10_000)
     assert estimator.estimate("m", (0, 1_000)) == 900
 
 
@@ -168,15 +183,12 @@ def test_a_backend_that_counts_one_token_for_every_prompt_teaches_little() -> No
 def test_odd_texts_of_one_tenant_teach_others_little() -> None:
     """A megabyte of one sign is a fortieth of what it looks like."""
     estimator = TokenEstimator()
-    for _ in range(50):
-        estimator.observe("m", (1_000, 0), 1_000, tenant="victim")
-    for _ in range(1_000):
-        estimator.observe("m", (40_000, 0), 1_000, tenant="attacker")
-    for _ in range(40):
-        estimator.observe("m", (1_000, 0), 1_000, tenant="another")
-    assert estimator.estimate("m", (1_000, 0), tenant="victim") == pytest.approx(1_000, rel=0.01)
-    assert estimator.estimate("m", (1_000, 0), tenant="new") > 400
-    assert estimator.estimate("m", (40_000, 0), tenant="attacker") < 1_500
+    taught(estimator, 1_000, 1_000, 50, "victim")
+    taught(estimator, 40_000, 1_000, 1_000, "attacker")
+    taught(estimator, 1_000, 1_000, 40, "another")
+    assert told(estimator, 1_000, "victim") == pytest.approx(1_000, rel=0.01)
+    assert told(estimator, 1_000, "new") > 400
+    assert told(estimator, 40_000, "attacker") < 1_500
 
 
 def test_odd_texts_of_many_tenants_teach_newcomers_nothing() -> None:
@@ -197,33 +209,28 @@ def test_odd_texts_of_a_few_tenants_teach_newcomers_little(cost: float, most: fl
     """Texts that have several times as many tokens as they look: far more teach nothing."""
     estimator = TokenEstimator()
     for tenant in range(50):
-        for _ in range(OWN_MIN):
-            estimator.observe("m", (1_000, 0), 1_000, tenant=f"t{tenant}")
+        taught(estimator, 1_000, 1_000, OWN_MIN, f"t{tenant}")
     for tenant in range(10):
-        for _ in range(100):
-            estimator.observe("m", (1_000, 0), round(1_000 * cost), tenant=f"odd{tenant}")
-    assert 1_000 <= estimator.estimate("m", (1_000, 0), tenant="new") <= 1_000 * most
-    assert estimator.estimate("m", (1_000, 0), tenant="t1") == 1_000
+        taught(estimator, 1_000, round(1_000 * cost), 100, f"odd{tenant}")
+    assert 1_000 <= told(estimator, 1_000, "new") <= 1_000 * most
+    assert told(estimator, 1_000, "t1") == 1_000
 
 
 @pytest.mark.parametrize("part_tokens", [85, 4_000, 16_000])
-def test_what_an_image_costs_is_learnt_for_newcomers_however_short_its_text(
-    part_tokens: int,
-) -> None:
+def test_what_an_image_costs_is_learnt_for_newcomers_of_short_texts(part_tokens: int) -> None:
     estimator = TokenEstimator()
     for tenant in range(100):
-        estimator.observe("m", (20, 0), 20 + part_tokens, media_parts=1, tenant=f"t{tenant}")
+        taught(estimator, 20, 20 + part_tokens, 1, f"t{tenant}", media_parts=1)
     expected = pytest.approx(20 + part_tokens, rel=0.1)
-    assert estimator.estimate("m", (20, 0), media_parts=1, tenant="new") == expected
+    assert told(estimator, 20, "new", media_parts=1) == expected
 
 
 def test_a_tenant_of_many_models_displaces_its_own() -> None:
     estimator = TokenEstimator()
-    for _ in range(OWN_MIN):
-        estimator.observe("m", (1_000, 0), 3_000, tenant="victim")
+    taught(estimator, 1_000, 3_000, OWN_MIN, "victim")
     for number in range(2 * CALIBRATIONS_MAX):
         estimator.observe(f"m{number}", (1_000, 0), 10, tenant="attacker")
-    assert estimator.estimate("m", (1_000, 0), tenant="victim") == pytest.approx(3_000, rel=0.1)
+    assert told(estimator, 1_000, "victim") == pytest.approx(3_000, rel=0.1)
 
 
 def test_where_a_prompt_is_looked_at_is_a_secret() -> None:

@@ -240,3 +240,12 @@ def taught(door: Door, name: str, tokens: int, count: int = 20, now_s: float = 0
     """A tenant has had so many answers of this length."""
     for _ in range(count):
         door.finish(door.enter(10, now_s, name=name), now_s, tokens)
+
+
+def asks(door: Door, name: str, now_s: float, tokens: int = 4_000, **fields: Any) -> None:
+    """A tenant asks for something, whatever becomes of it. An answer comes at once."""
+    request = door.enter(tokens, now_s, name=name, **{"max_tokens": 1} | fields)
+    if door.is_sent(request):
+        door.finish(request, now_s)
+    else:
+        door.admission.leave(request, now_s)

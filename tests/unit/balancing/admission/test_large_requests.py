@@ -7,22 +7,13 @@ import pytest
 
 from penstock.balancing.admission.queued_request import QueuedRequest, WaitReason
 from penstock.balancing.backend import State
-from tests.unit.balancing.admission.door import HIGH_LOW, Door
+from tests.unit.balancing.admission.door import HIGH_LOW, Door, asks
 
 # Four seconds of prefill and more, at the speed that is assumed at first.
 LONG = 50_000
 LONG_S = 5.0
 MANY: dict[str, Any] = {"choices": 128, "max_tokens": 1_000, "output_tokens": 10.0}
 LIST: dict[str, Any] = {"prompts": 1_000, "max_tokens": 2}
-
-
-def asked(door: Door, now_s: float, tokens: int = 200, **fields: Any) -> None:
-    """Others ask for something, whatever becomes of it."""
-    request = door.enter(tokens, now_s, **{"name": "other", "max_tokens": 1} | fields)
-    if door.is_sent(request):
-        door.finish(request, now_s)
-    else:
-        door.admission.leave(request, now_s)
 
 
 def hosts(door: Door, name: str) -> set[str]:
@@ -37,7 +28,7 @@ def with_long_prompts(*names: str, asks_tokens: int) -> Door:
     """A tenant sends a long prompt for each backend, and another one asks for so many tokens."""
     door = Door(*names)
     if asks_tokens:
-        asked(door, 10.0, asks_tokens)
+        asks(door, "other", 10.0, asks_tokens)
     for _ in range(len(names) + 2):
         door.enter(LONG, 10.1, name="long")
     return door
@@ -115,11 +106,11 @@ def test_while_others_ask_requests_that_fill_an_engine_have_one_backend(
     many: dict[str, Any],
 ) -> None:
     door = Door("a", "b", kv_tokens=40_000)
-    asked(door, 0.0)
+    asks(door, "other", 0.0, 200)
     giants = [door.enter(50, 0.0, name="giants", **many) for _ in range(4)]
     (first,) = [request for request in giants if door.is_sent(request)]
     door.leases[first].end(1.0)
-    asked(door, 1.0)
+    asks(door, "other", 1.0, 200)
     assert sum(door.is_sent(request) for request in giants) == 2  # the next one
 
 
@@ -127,18 +118,18 @@ FEW: dict[str, Any] = {"choices": 4, "max_tokens": 100}
 
 
 @pytest.mark.parametrize(
-    ("backends", "asks", "fields", "count", "sent"),
+    ("backends", "others_ask", "fields", "count", "sent"),
     [("abcdefgh", True, MANY, 10, 2), ("abcd", False, MANY, 4, 4), ("ab", True, FEW, 6, 6)],
     ids=["of eight they have two", "while nobody else asks, all", "a few choices fill nothing"],
 )
 def test_how_many_backends_requests_with_many_choices_have(
-    backends: str, fields: dict[str, Any], count: int, sent: int, *, asks: bool
+    backends: str, fields: dict[str, Any], count: int, sent: int, *, others_ask: bool
 ) -> None:
     door = Door(*backends, kv_tokens=40_000)
-    if asks:
-        asked(door, 0.0)
-    names = [f"{number}" if asks else "giants" for number in range(count)]
-    requests = [door.enter(50, 0.0 if asks else 5.0, name=name, **fields) for name in names]
+    if others_ask:
+        asks(door, "other", 0.0, 200)
+    names = [f"{number}" if others_ask else "giants" for number in range(count)]
+    requests = [door.enter(50, 0.0 if others_ask else 5.0, name=name, **fields) for name in names]
     waits = [request for request in requests if not door.is_sent(request)]
     assert count - len(waits) == sent
     assert len({door.where(each) for each in door.running}) == min(sent, len(backends))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.admission.queued_request import QueuedRequest, WaitReason
-from tests.unit.balancing.admission.door import FLOOR, HIGH_LOW, Door, taught
+from tests.unit.balancing.admission.door import FLOOR, HIGH_LOW, Door, asks, taught
 
 KV_TOKENS = 40_000
 
@@ -25,15 +25,6 @@ def fill(
         door.first(request, now_s)
         found.append(request)
     return found
-
-
-def asks(door: Door, name: str, now_s: float, tokens: int = 4_000, **fields: Any) -> None:
-    """Another tenant asks for something. It has its answer at once."""
-    request = door.enter(tokens, now_s, name=name, **{"max_tokens": 1} | fields)
-    if door.is_sent(request):
-        door.finish(request, now_s)
-    else:
-        door.admission.leave(request, now_s)
 
 
 # Alone -------------------------------------------------------------------------------------

@@ -20,14 +20,18 @@ KEY = b"k" * 32
 TEXT = b"What is the time?"
 
 
+@pytest.fixture
+def labels() -> Labels:
+    return Labels(10, KEY)
+
+
 def known(labels: Labels, client: str, text: bytes, label: str, now_s: float = 0.0) -> None:
     """A client has asked, and was answered."""
     assert labels.begin(client, now_s)
     labels.end(client, labels.mark(text), label, now_s)
 
 
-def test_an_answer_is_remembered_for_a_time() -> None:
-    labels = Labels(10, KEY)
+def test_an_answer_is_remembered_for_a_time(labels: Labels) -> None:
     mark = labels.mark(TEXT)
     assert labels.find("a", mark, 0.0) is None
     known(labels, "a", TEXT, "simple")
@@ -35,16 +39,14 @@ def test_an_answer_is_remembered_for_a_time() -> None:
     assert labels.find("a", mark, KEPT_S) is None
 
 
-def test_a_failure_is_not_remembered() -> None:
-    labels = Labels(10, KEY)
+def test_a_failure_is_not_remembered(labels: Labels) -> None:
     assert labels.begin("a", 0.0)
     labels.end("a", labels.mark(TEXT), None, 0.0)
     assert labels.find("a", labels.mark(TEXT), 0.0) is None
     assert labels.asking == 0
 
 
-def test_nobody_learns_what_others_asked() -> None:
-    labels = Labels(10, KEY)
+def test_nobody_learns_what_others_asked(labels: Labels) -> None:
     known(labels, "a", TEXT, "simple")
     assert labels.find("b", labels.mark(TEXT), 0.0) is None
     assert Labels(10, b"other").mark(TEXT) != labels.mark(TEXT)
@@ -60,8 +62,7 @@ def test_one_client_cannot_empty_the_memory_for_others() -> None:
     assert kept == ["simple"] * 20
 
 
-def test_one_client_cannot_take_all_places() -> None:
-    labels = Labels(10, KEY)
+def test_one_client_cannot_take_all_places(labels: Labels) -> None:
     began = [labels.begin("attacker", 0.0) for _ in range(AT_ONCE)]
     assert began.count(True) == AT_ONCE_OF_ONE
     assert labels.begin("victim", 0.0)
@@ -69,8 +70,7 @@ def test_one_client_cannot_take_all_places() -> None:
     assert [labels.begin("attacker", 0.0) for _ in range(2)] == [True, False]
 
 
-def test_so_many_are_asked_at_once_of_all_clients() -> None:
-    labels = Labels(10, KEY)
+def test_so_many_are_asked_at_once_of_all_clients(labels: Labels) -> None:
     assert all(labels.begin(f"c{number}", 0.0) for number in range(AT_ONCE))
     assert not labels.begin("late", 0.0)
     labels.end("c0", labels.mark(TEXT), "simple", 0.0)
@@ -108,8 +108,9 @@ def fails(labels: Labels, client: str, times: int = 1, now_s: float = 0.0) -> bo
     return held
 
 
-def test_a_client_whose_questions_fail_is_held_up_alone_and_then_tries_one_at_a_time() -> None:
-    labels = Labels(10, KEY)
+def test_a_client_whose_questions_fail_is_held_up_alone_and_then_tries_one_at_a_time(
+    labels: Labels,
+) -> None:
     assert not fails(labels, "a", IN_A_ROW - 1)
     known(labels, "a", TEXT, "simple")  # an answer ends a run
     assert not fails(labels, "a", IN_A_ROW - 1)
@@ -123,8 +124,7 @@ def test_a_client_whose_questions_fail_is_held_up_alone_and_then_tries_one_at_a_
     assert not fails(labels, "a", IN_A_ROW - 1, 2 * HELD_UP_S)
 
 
-def test_clients_that_fail_are_counted_in_bounded_memory() -> None:
-    labels = Labels(10, KEY)
+def test_clients_that_fail_are_counted_in_bounded_memory(labels: Labels) -> None:
     fails(labels, "a", IN_A_ROW)
     for number in range(CLIENTS_MAX - 1):
         fails(labels, f"c{number}")

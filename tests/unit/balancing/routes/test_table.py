@@ -11,6 +11,12 @@ from penstock.conf.routes import CAUSES
 from tests.unit.balancing.routes.rows import TABLES, read, request, table
 
 CHAT = {"pool": "chat"}
+BOTH = [CHAT, {"pool": "next"}]
+
+
+def one(**given: object) -> RouteTable:
+    """A table of one rule."""
+    return table({"name": "r", "to": [CHAT], **given})
 
 
 def decide(routes: RouteTable, row: str, draw: int = 0) -> Decision:
@@ -34,16 +40,12 @@ def tried(decision: Decision, *causes: str) -> list[str]:
 
 
 def test_fallbacks_are_tried_in_order_and_for_their_causes() -> None:
-    routes = table(
-        {
-            "name": "r",
-            "to": [CHAT],
-            "fallbacks": [
-                {"pool": "long", "on": "context"},
-                {"pool": "small", "on": ["overload", "errors"]},
-                {"pool": "next"},
-            ],
-        }
+    routes = one(
+        fallbacks=[
+            {"pool": "long", "on": "context"},
+            {"pool": "small", "on": ["overload", "errors"]},
+            {"pool": "next"},
+        ]
     )
     decision = decide(routes, "")
     assert tried(decision, "context", "errors", "no_backend") == ["chat", "long", "small", "next"]
@@ -53,19 +55,13 @@ def test_fallbacks_are_tried_in_order_and_for_their_causes() -> None:
 
 
 def test_without_fallbacks_there_is_none() -> None:
-    decision = decide(table({"name": "r", "to": [CHAT]}), "")
+    decision = decide(one(), "")
     assert all(decision.after(0, cause) == NO_FALLBACK for cause in CAUSES)
 
 
 def test_a_fallback_that_is_the_target_itself_is_passed_over() -> None:
-    routes = table(
-        {
-            "name": "r",
-            "sticky": "request",
-            "to": [CHAT, {"pool": "next", "model": "v2"}],
-            "fallbacks": [CHAT, {"pool": "next"}],
-        }
-    )
+    to = [CHAT, {"pool": "next", "model": "v2"}]
+    routes = one(sticky="request", to=to, fallbacks=BOTH)
     chains = {tuple(tried(decide(routes, "", draw), "errors", "errors")) for draw in range(50)}
     assert chains == {("chat", "next", "-"), ("next", "chat", "next")}
 
@@ -90,42 +86,37 @@ def targets(routes: RouteTable, *rows: str, draws: int = 40) -> list[set[str]]:
     ],
 )  # fmt: skip
 def test_by_what_a_split_is_held(sticky: str, held: list[str], drawn: list[str]) -> None:
-    routes = table({"name": "r", "sticky": sticky, "to": [CHAT, {"pool": "next"}]})
+    routes = one(sticky=sticky, to=BOTH)
     assert all(len(found) == 1 for found in targets(routes, *held))
     assert all(len(found) == 2 for found in targets(routes, *drawn))
 
 
 def test_what_comes_first_counts() -> None:
     """Requests of one session with changing users stay, and so on for each kind."""
-    to = [CHAT, {"pool": "next"}]
     for sticky, row in (
         ("session", "session=s user={0}"),
         ("user", "user=s session={0}"),
         ("tenant", "tenant=sales session={0} user={0}"),
     ):
-        routes = table({"name": "r", "sticky": sticky, "to": to})
+        routes = one(sticky=sticky, to=BOTH)
         assert len(set.union(*targets(routes, *[row.format(n) for n in range(40)], draws=1))) == 1
         others = [f"{sticky}={n}" for n in range(40)]
         assert len(set.union(*targets(routes, *others, draws=1))) == 2
 
 
 def test_equal_users_and_sessions_of_two_tenants_are_two() -> None:
-    routes = table({"name": "r", "to": [CHAT, {"pool": "next"}]})
+    routes = one(to=BOTH)
     for kind in ("user", "session"):
-        both = [
-            targets(
-                routes, *[f"{kind}={n} tenant={name}" for name in ("sales", "research")], draws=1
-            )
-            for n in range(40)
-        ]
-        assert any(one != other for one, other in both)
+        rows = [[f"{kind}={n} tenant={name}" for name in ("sales", "research")] for n in range(40)]
+        both = [targets(routes, *row, draws=1) for row in rows]
+        assert any(first != other for first, other in both)
 
 
 # -- mirrors
 
 
 def test_a_mirror_gets_its_share_of_whole_sessions() -> None:
-    routes = table({"name": "r", "to": [CHAT], "mirror": {"pool": "next", "share": 0.25}})
+    routes = one(mirror={"pool": "next", "share": 0.25})
     found = [
         {decide(routes, f"session={n}", draw).mirrored for draw in (0, 1)} for n in range(2_000)
     ]
@@ -134,19 +125,13 @@ def test_a_mirror_gets_its_share_of_whole_sessions() -> None:
 
 
 def test_a_mirror_of_all_gets_all_and_without_one_none_is_copied() -> None:
-    all_of = table({"name": "r", "to": [CHAT], "mirror": {"pool": "next", "share": 1}})
+    all_of = one(mirror={"pool": "next", "share": 1})
     assert all(decide(all_of, "", draw << 58).mirrored for draw in range(64))
-    assert not decide(table({"name": "r", "to": [CHAT]}), "").mirrored
+    assert not decide(one(), "").mirrored
 
 
 def test_mirrors_and_targets_are_chosen_independently() -> None:
-    routes = table(
-        {
-            "name": "r",
-            "to": [CHAT, {"pool": "small"}],
-            "mirror": {"pool": "next", "share": 0.5},
-        }
-    )
+    routes = one(to=[CHAT, {"pool": "small"}], mirror={"pool": "next", "share": 0.5})
     copied = [decide(routes, f"session={n}") for n in range(2_000)]
     of_chat = [each.mirrored for each in copied if each.place(0).pool == "chat"]
     assert sum(of_chat) / len(of_chat) == pytest.approx(0.5, abs=0.06)
@@ -189,21 +174,13 @@ def test_a_header_is_looked_up_once() -> None:
 
 
 def test_changes_are_bytes_and_json() -> None:
-    routes = table(
-        {
-            "name": "r",
-            "to": [CHAT],
-            "set": {
-                "headers": {"X-A": "b"},
-                "body": {"defaults": {"t": 0.5, "e": 'q"', "k": 3, "f": True}},
-            },
-        },
-    )
+    defaults = {"t": 0.5, "e": 'q"', "k": 3, "f": True}
+    routes = one(set={"headers": {"X-A": "b"}, "body": {"defaults": defaults}})
     changes = routes.rules[0].changes
     assert changes is not None
     assert changes.headers == ((b"x-a", b"b"),)
     assert dict(changes.defaults) == {b"t": b"0.5", b"e": b'"q\\""', b"k": b"3", b"f": b"true"}
-    assert table({"name": "r", "to": [CHAT]}).rules[0].changes is None
+    assert one().rules[0].changes is None
 
 
 def test_a_refused_request_has_no_target() -> None:
@@ -285,7 +262,7 @@ def test_a_request_without_a_label_is_for_no_rule_that_asks_for_one() -> None:
     ],
 )  # fmt: skip
 def test_why_a_rule_does_not_match(match: dict[str, object], row: str, why: str) -> None:
-    (verdict,) = table({"name": "r", "match": match, "to": [CHAT]}).explain(request(row))
+    (verdict,) = one(match=match).explain(request(row))
     assert verdict == ("r", False, why)
 
 
