@@ -117,27 +117,6 @@ async def test_a_missing_adapter_is_a_503(penstock: Penstock, servers: list[SimS
     assert (await chat(penstock)).status == 200
 
 
-async def test_servers_that_load_no_adapters(penstock: Penstock, servers: list[SimServer]) -> None:
-    for server in servers:
-        server.adapters.enabled = False
-    assert (await chat(penstock)).status == 503
-    assert any(b"reason=no_endpoint" in line for line in penstock.log)
-    assert (await chat(penstock, "base")).status == 200
-
-
-async def test_clients_cannot_name_a_path(penstock: Penstock, servers: list[SimServer]) -> None:
-    for body in (
-        {"model": "law-1"},
-        {"model": "sql", "lora_path": "/etc", "lora_name": "x"},
-        {"model": "other", "lora_path": "/adapters/other"},
-    ):
-        await ask(penstock, "/v1/chat/completions", CHAT | body)
-    got = await ask(penstock, LOAD, {"lora_name": "x", "lora_path": "/etc"})
-    assert got.status == 404
-    paths = [path for server in servers for path in server.adapters.paths.items()]
-    assert paths == [("sql-1", "/adapters/sql")]
-
-
 @pytest.fixture
 async def restarting() -> AsyncIterator[SimProcess]:
     server = SimProcess("--profile", "instant", "--model", "base", "--enable-lora")

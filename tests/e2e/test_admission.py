@@ -1,18 +1,15 @@
 """Requests that wait before busy engines, and answers that are shortened meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anthropic
 import openai
-import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
-from tests.e2e.request import BODIES, CHAT, Got, ask
+from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.request import CHAT, Got, ask
 
 TRUSTS = {"enabled": True, "trust_clients": True}
 # Some 6,000 tokens: a tenth of a second of this engine's prefill is far less.
@@ -65,37 +62,6 @@ async def test_requests_wait_in_the_proxy(fleet: Fleet) -> None:
     assert 'penstock_queued_requests{priority="standard"} 0.0' in metrics
 
 
-async def test_ending_admission_sends_waiting_requests(fleet: Fleet) -> None:
-    servers, penstock = await fleet(1, profile=PROFILE, admission=TRUSTS)
-    answers = [asyncio.create_task(stream(penstock, number)) for number in range(10)]
-    async with asyncio.timeout(10):
-        while await waiting(penstock) < 5:
-            await asyncio.sleep(0.02)
-    assert (await penstock.reload(admission={"enabled": False}))[0] == 200
-    await until_waiting(penstock, 0)
-    await until(lambda: engine_queue(servers[0]) >= 3, 2)
-    assert {(await answer).status for answer in answers} == {200}
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_refusals_say_when_to_come_back(simulate: Simulate, serve: Serve, path: str) -> None:
-    servers = await simulate(1, profile=PROFILE)
-    classes = [{"name": "standard", "max_wait_s": 1.0}]
-    penstock = await serve(servers, admission={"enabled": True, "classes": classes})
-    crowd = range(4)  # one of them keeps the engine busy for a second and a half
-    answers = [asyncio.create_task(longer(penstock, number)) for number in crowd]
-    await asyncio.sleep(0.3)
-    body: dict[str, Any] = CHAT | {"messages": LONG, "max_tokens": 5}
-    got = await ask(penstock, path, body)
-    assert got.status == 429
-    assert 1 <= int(got.headers["retry-after"]) <= 59
-    assert int(got.headers["retry-after-ms"]) > 0
-    assert "x-should-retry" not in got.headers
-    kinds = {(await answer).status for answer in answers}
-    assert kinds == {200, 429}
-    assert 'penstock_shed_total{priority="standard",reason="wait"}' in await penstock.metrics()
-
-
 async def test_sdks_come_back_when_told(simulate: Simulate, serve: Serve) -> None:
     """They try again after Retry-After, and get their answers."""
     servers = await simulate(1, profile=PROFILE)
@@ -130,101 +96,9 @@ async def test_prompts_far_over_the_context_are_refused(fleet: Fleet) -> None:
 # Some 6,000 tokens: a tenth of a second of this engine's prefill is far less.
 # The pressure of a step that is in force whenever requests wait.
 LEAST = 0.001
-CAP: dict[str, Any] = {"class": "standard", "pressure": LEAST, "max_tokens": 8}
 SHORT: dict[str, Any] = {"class": "standard", "pressure": LEAST, "prompt_tokens": 1_000}
 # However busy this machine is, the engine is not ejected.
 PATIENT: dict[str, Any] = {"fall": 100, "deep": {"fall": 100}}
-KEYS = {"in": "sk-in-5f2c91", "out": "sk-out-91ab77"}
-TENANTS: list[dict[str, Any]] = [
-    {"name": "in", "keys": [{"key": KEYS["in"]}], "degrade": True},
-    {"name": "out", "keys": [{"key": KEYS["out"]}]},
-]
-LIMITS = {
-    "/v1/chat/completions": "max_tokens",
-    "/v1/completions": "max_tokens",
-    "/v1/responses": "max_output_tokens",
-    "/v1/messages": "max_tokens",
-}
-
-
-@asynccontextmanager
-async def crowd(
-    penstock: Penstock, model: str = "sim-model", **headers: str
-) -> AsyncIterator[None]:
-    """Long prompts of a client, more than the engine takes at once, while this lasts.
-
-    It begins when some of them wait.
-    """
-
-    async def go_on(number: int) -> None:
-        for turn in range(1_000):
-            content = f"{number} {turn} {LONG}"
-            body = CHAT | {"model": model, "messages": [{"role": "user", "content": content}]}
-            await ask(penstock, "/v1/chat/completions", body, **headers)
-
-    tasks = [asyncio.create_task(go_on(number)) for number in range(6)]
-    try:
-        await until_pressed(penstock, LEAST)
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def key_of(tenant: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {KEYS[tenant]}"}
-
-
-def generated(got: Got) -> int:
-    usage = orjson.loads(got.body)["usage"]
-    return int(usage.get("completion_tokens") or usage["output_tokens"])
-
-
-def sent(server: SimServer, path: str) -> dict[str, Any]:
-    """The last body of a short prompt that came to the engine on a path. Probes have others."""
-    short = (b"rivers", b"Rivers", b"Once")
-    seen = [each.body for each in server.seen if each.path == path]
-    bodies = [body for body in seen if [words for words in short if words in body]]
-    return dict(orjson.loads(bodies[-1]))
-
-
-@pytest.mark.parametrize("path", BODIES)
-async def test_answers_are_capped_in_every_api(fleet: Fleet, path: str) -> None:
-    (server,), penstock = await fleet(
-        1, profile=PROFILE, admission={"degrade": [CAP]}, health=PATIENT
-    )
-    calm = await ask(penstock, path, BODIES[path])
-    assert generated(calm) == 20
-    assert "x-penstock-degraded" not in calm.headers
-    async with crowd(penstock):
-        without = {key: value for key, value in BODIES[path].items() if key != LIMITS[path]}
-        wanted = [BODIES[path]]
-        if path in ("/v1/chat/completions", "/v1/responses"):  # others need a limit, or have one
-            wanted.append(without)
-        for body in wanted:
-            got = await ask(penstock, path, body)
-            assert got.status == 200
-            assert got.headers["x-penstock-degraded"] == "max_tokens=8"
-            assert generated(got) == 8
-            assert sent(server, path)[LIMITS[path]] == 8
-    metrics = await penstock.metrics()
-    count = metrics.partition('penstock_degraded_total{action="max_tokens"} ')[2].split()[0]
-    assert float(count) >= len(wanted)
-    assert 'penstock_pressure{pool="default",priority="standard"}' in metrics
-    assert any(line.get("degraded") == "max_tokens=8" for line in penstock.access_lines)
-
-
-async def test_only_tenants_that_opted_in_are_degraded(fleet: Fleet) -> None:
-    _, penstock = await fleet(
-        1, profile=PROFILE, admission={"degrade": [CAP]}, tenants=TENANTS, health=PATIENT
-    )
-    path = "/v1/completions"
-    for tenant, tokens in (("in", 8), ("out", 20)):
-        async with crowd(penstock, **key_of(tenant)):
-            got = await ask(penstock, path, BODIES[path], **key_of(tenant))
-        assert (got.status, generated(got)) == (200, tokens)
-        assert got.headers.get("x-penstock-degraded") == {8: "max_tokens=8"}.get(tokens)
 
 
 async def until_pressed(penstock: Penstock, least: float) -> None:

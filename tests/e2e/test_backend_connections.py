@@ -16,29 +16,10 @@ from tests.e2e.process import Fleet, Penstock, until
 from tests.e2e.wire import Client, numbered
 
 QUIET = {"interval_s": 60, "timeout_s": 5}
-RESTED_S = 0.04  # twice what a connection rests before it is used again
 IDLE_S = 3.5  # after that it is closed
 CLIENTS = 40
 TIME_WAIT = "06"
 SOCKETS = Path("/proc/net/tcp")
-
-
-async def test_a_reset_on_a_kept_connection_is_retried_once(fleet: Fleet) -> None:
-    (server,), penstock = await fleet(health=QUIET)
-    for rst in (False, True):
-        assert (await ask(penstock)).status == 200
-        dialled = server.connections_total
-        await asyncio.sleep(RESTED_S)
-        server.faults.set("cut_before_headers", rst=rst, times=1)
-        got = await ask(penstock)
-        assert (got.status, got.header(b"x-penstock-attempts")) == (200, b"1")
-        assert server.connections_total == dialled + 1
-        assert (await penstock.backends())[0]["failures_total"] == 0
-    server.seen.clear()
-    await asyncio.sleep(RESTED_S)
-    server.faults.set("cut_before_headers")
-    assert (await ask(penstock)).status == 502
-    assert len(server.seen) == 2
 
 
 def waiting(port: int) -> int:
@@ -204,23 +185,3 @@ async def test_requests_and_probes_follow_a_name(place: Place, names: Service) -
             await asyncio.sleep(0.02)
         assert first.connections_total == made  # nor do probes go there
         assert second.connections_total > 2
-
-
-async def test_a_name_that_fails_to_resolve_keeps_its_address(place: Place, names: Service) -> None:
-    async with aiohttp.ClientSession() as session:
-        names.addresses = []
-        asked = names.asked
-        async with asyncio.timeout(20):
-            while names.asked < asked + 3:
-                await place.until_served_by(session, "127.0.0.1")
-        (backend,) = place.app.plane.fleet.backends
-        assert backend.state == "ready"
-
-
-async def test_the_address_that_accepts_is_used(place: Place, names: Service) -> None:
-    place.servers["127.0.0.1"].faults.set("refuse")
-    names.addresses = ["127.0.0.1", "127.0.0.2"]
-    async with aiohttp.ClientSession() as session:
-        await until(lambda: place.servers["127.0.0.2"].connections_total, 20)
-        await asyncio.sleep(0.3)
-        await place.until_served_by(session, "127.0.0.2")

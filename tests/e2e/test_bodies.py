@@ -1,6 +1,5 @@
 """Bodies: unreadable, compressed, in forms, and long ones in pieces."""
 
-import asyncio
 from itertools import product
 from random import Random
 
@@ -116,17 +115,6 @@ async def test_undecodable_bodies_are_refused(penstock: Penstock) -> None:
     client.close()
 
 
-async def test_clients_may_leave_while_bodies_are_decoded(penstock: Penstock) -> None:
-    sent = request(b"Content-Encoding: gzip", body=coded(b"gzip", LARGE))
-    leaving = [await Client.open(penstock, sent) for _ in range(20)]
-    await asyncio.sleep(0.01)
-    for client in leaving:
-        client.close()
-    client = await Client.open(penstock, sent)
-    assert (await client.answer()).status == 200
-    client.close()
-
-
 MODELS = ("whisper-large", "whisper-small")
 
 
@@ -146,35 +134,3 @@ async def test_audio_goes_to_the_pool_of_its_model(serve: Serve, raw_backends: R
         with pytest.raises(openai.NotFoundError, match="model"):
             await client.audio.transcriptions.create(model="none", file=("a.wav", sound))
     assert all(sound in b"".join(backend.arrived) for backend in backends.values())
-
-
-async def test_long_bodies_in_pieces_arrive_as_sent(serve: Serve, raw_backend: RawBackend) -> None:
-    """A read may end anywhere, and a short request may come with a body's last bytes."""
-    rng = Random(5)
-    bodies: list[bytes] = []
-
-    def keep(raw: bytes) -> tuple[bytes]:
-        bodies.append(raw.partition(b"\r\n\r\n")[2])
-        return (answer(b'{"choices":[]}'),)
-
-    raw_backend.always = keep
-    penstock = await serve([raw_backend.url])
-    client = await Client.open(penstock)
-    sent: list[bytes] = []
-    for size_bytes in (300_000, MIB, 5 * MIB, 262_144, 700_000):
-        long = (
-            b'{"prompt":"%b"}' % rng.randbytes(size_bytes // 2 - 6).hex().encode()
-        )  # nowhere alike
-        sent += [long.ljust(size_bytes), b'{"prompt":"%b"}' % rng.randbytes(14).hex().encode()]
-        stream, at = request(body=sent[-2]) + request(body=sent[-1]), 0
-        while at < len(stream):
-            size = rng.choice((1, 100, 65_536, 262_144, MIB))
-            client.send(stream[at : at + size])
-            at += size
-            await asyncio.sleep(0.01 if rng.random() < 0.3 else 0)
-        for _ in range(2):
-            got = await client.answer(20)
-            assert (got.status, got.body) == (200, b'{"choices":[]}')
-    assert [len(body) for body in bodies] == [len(body) for body in sent]
-    assert bodies == sent
-    client.close()

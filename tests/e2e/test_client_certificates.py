@@ -246,20 +246,6 @@ async def test_a_replaced_authority_ends_connections(certified: Certified, tmp_p
     assert await status(penstock, client_certificate(tmp_path, ONE)) == 0
 
 
-async def test_a_request_begun_before_the_reload_is_refused(
-    certified: Certified, tmp_path: Path
-) -> None:
-    """It was begun before its authority was replaced."""
-    _, penstock = await certified()
-    shows = showing(client_certificate(tmp_path, ONE))
-    client = await TlsClient.open(penstock, b"POST ", context=shows)
-    await asyncio.sleep(0.1)
-    (tmp_path / "tls.ca").write_bytes(trustme.CA().cert_pem.bytes())
-    assert (await penstock.reload())[0] == 200
-    await client.send(post(COMPLETIONS, PROMPT)[5:])
-    assert b" 401 " in (await client.rest())[0]
-
-
 async def test_a_newly_required_certificate_ends_connections(
     certified: Certified, tmp_path: Path
 ) -> None:

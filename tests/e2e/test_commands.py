@@ -12,7 +12,6 @@ import pytest
 
 from tests.e2e.forked import Forked, run
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
-from tests.e2e.request import ask
 
 pytestmark = pytest.mark.once
 
@@ -51,22 +50,6 @@ async def test_status_shows_whether_the_fleet_serves(fleet: Fleet, serve: Serve)
     assert told.status == 1
     assert "ejected (unreachable)" in told.out
     assert "\n0 of 2 can serve\nBACKEND " in told.out
-
-
-async def test_status_shows_a_failed_reload(fleet: Fleet) -> None:
-    _, penstock = await fleet()
-    good = penstock.config.read_bytes()
-    assert (await penstock.reload(log={"level": "loud"}))[0] == 422
-    told = await run("status", "--admin", penstock.admin_url)
-    assert told.status == 0
-    failed = r"^The last reload failed \d+ s ago, .*; the previous configuration is still in use:$"
-    assert re.search(failed, told.out, re.M)
-    assert re.search(r"^  \S+:1: log.level: must be one of .*got \"loud\"$", told.out, re.M)
-    penstock.config.write_bytes(good)
-    assert (await penstock.reload())[0] == 200
-    told = await run("status", "--admin", penstock.admin_url)
-    assert re.search(r"^The last reload succeeded \d+ s ago, \d", told.out, re.M)
-    assert "log.level" not in told.out
 
 
 async def test_status_shows_a_draining_proxy(fleet: Fleet) -> None:
@@ -203,69 +186,6 @@ async def test_errors_of_commands(simulate: Simulate, serve: Serve, tmp_path: Pa
         {"PENSTOCK_ADMIN__TOKEN_FILE": str(tmp_path / "token")},
     ):
         assert (await run("status", environment=port | environment)).status == 0
-
-
-WIDE = {"COLUMNS": "0"}  # no limit, as in a pipe without this variable
-
-
-async def test_status_shows_figures_of_backends(fleet: Fleet) -> None:
-    servers, penstock = await fleet(2, pool={"policy": "round_robin"})
-    before = (await penstock.backends())[0]
-    assert before["lately"] == {
-        "first_tokens": 0,
-        "ttft_p95_s": None,
-        "failures": 0,
-        "last_failure": None,
-    }
-    assert (before["token_ms"], before["slower"]) == (None, None)
-    for _ in range(6):
-        await stream(penstock, 32)
-    servers[0].faults.set("cut_before_headers", path="/v1/completions")
-    for _ in range(2):
-        await stream(penstock, 32)  # b1 serves what b0 failed
-    servers[0].faults.clear()
-    await penstock.until(lambda each: all(b["engine"] and b["engine"]["fresh"] for b in each), 10)
-    await penstock.until(lambda each: not any(b["engine"]["running"] for b in each), 10)
-    await penstock.until(lambda each: all(b["slower"] for b in each), 10)
-    first, second = await penstock.backends()
-    assert first["lately"]["failures"] == first["failures_total"] >= 1
-    assert first["lately"]["last_failure"]["reason"] == "reset"
-    assert second["lately"]["last_failure"] is None
-    assert first["lately"]["first_tokens"] + second["lately"]["first_tokens"] == 8
-    assert 0.0 < second["lately"]["ttft_p95_s"] < 5.0
-    assert second["token_ms"] > 0.0
-    told = await run("status", "--admin", penstock.admin_url, environment=WIDE)
-    (row,) = re.findall(r"^b0 .*$", told.out, re.M)
-    assert "IN FLIGHT" in told.out
-    assert re.search(r" reset \d+ s ago$", row), row
-    (row,) = re.findall(r"^b1 .*$", told.out, re.M)
-    assert re.search(r"ready +\d+% +0 +0 +\d+\.\d\d s +\d+\.\d +\d\.\dx ", row), row
-    assert row.endswith(" -")
-
-
-async def test_status_shows_the_proxys_own_state(fleet: Fleet) -> None:
-    _, penstock = await fleet(
-        1, profile="steady-50", pool={"max_requests": 1}, admission={"enabled": False}
-    )
-    told = await penstock.admin("proxy")
-    assert told["last_reload"] is None
-    assert told["refused_lately"] == {}
-    assert (told["state"], told["open_requests"]) == ("ready", 0)
-    assert abs(time.time() - told["since"]) < 60.0
-    running = asyncio.create_task(stream(penstock, 100))
-    await penstock.until(lambda each: each[0]["streams"] == 1, 5)
-    body = {"model": "sim-model", "prompt": "x", "max_tokens": 1}
-    for _ in range(3):
-        assert (await ask(penstock, "/v1/completions", body)).status == 429
-    told = await penstock.admin("proxy")
-    assert (told["open_requests"], told["refused_lately"]) == (1, {"max_requests": 3})
-    assert (await penstock.reload(log={"level": "debug"}))[0] == 200
-    assert (await penstock.admin("proxy"))["last_reload"]["succeeded"] is True
-    out = (await run("status", "--admin", penstock.admin_url)).out
-    assert re.search(r"^Proxy ready, up \d+ s since .*, 1 open, 0 queued, lag \d+ ms$", out, re.M)
-    assert "\nRefused in the last minutes: 3 (max_requests 3).\n" in out
-    assert re.search(r"^The last reload succeeded \d+ s ago, \d", out, re.M)
-    await running
 
 
 async def block(watching: Forked) -> str:

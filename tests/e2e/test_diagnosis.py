@@ -8,8 +8,7 @@ import pytest
 
 from tests.e2e.forked import run
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
-from tests.e2e.request import BODIES, CHAT, ask
-from tests.e2e.traffic import going_on
+from tests.e2e.request import CHAT, ask
 
 WITHIN_S = 30.0  # ten fine looks, a second each, and what the window remembers
 
@@ -37,16 +36,6 @@ async def test_a_failing_backend_is_named_until_it_is_back(fleet: Fleet) -> None
     assert 'penstock_bottleneck{kind="failing",pool="default"} 1.0' in await penstock.metrics()
     second.faults.clear()
     await until_told(penstock, "fine")
-
-
-async def test_a_limit_that_makes_requests_wait_is_named(fleet: Fleet) -> None:
-    _, penstock = await fleet(1, profile="steady-50", pool={"max_requests": 1})
-    body = BODIES["/v1/completions"] | {"max_tokens": 250, "stream": True}
-    async with going_on(*(ask(penstock, "/v1/completions", body) for _ in range(6))):
-        told = await until_told(penstock, "waiting")
-        assert told["detail"] == "requests"
-        assert "max_requests" in told["sentence"]
-    assert (await until_told(penstock, "fine"))["to_do"] == []
 
 
 CHATS = "/v1/chat/completions"

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from penstock.balancing.labels.labels import HELD_UP_S, IN_A_ROW
+from penstock.balancing.labels.labels import IN_A_ROW
 from penstock.bench.sim.server import SimServer
 from tests.certificates import issue
 from tests.e2e.forked import run
@@ -133,18 +133,6 @@ async def test_labels_choose_the_model(
     assert b"hunter2" not in log + (await penstock.metrics()).encode()
 
 
-@pytest.mark.parametrize("mode", ["garbage", "trickling"])
-async def test_a_useless_classifier_is_left_alone(
-    simulate: Simulate, serve: Serve, classifier: Classifier, mode: str
-) -> None:
-    penstock = await start(simulate, serve, classifier)
-    classifier.mode = mode
-    for number in range(IN_A_ROW + 3):
-        assert await model_of(penstock, f"q{number}") == "llama"
-    assert len(classifier.texts) == IN_A_ROW
-    assert await results(penstock) == {"failed": IN_A_ROW, "skipped": 3}
-
-
 async def test_a_classifier_with_https_is_verified(
     simulate: Simulate, serve: Serve, classifier: Classifier, tmp_path: Path
 ) -> None:
@@ -163,21 +151,6 @@ async def test_a_classifier_with_https_is_verified(
     trusting = {"SSL_CERT_FILE": str(tmp_path / "tls.ca")}
     penstock = await start(simulate, serve, classifier, classifier=asked, environment=trusting)
     assert await model_of(penstock, "Hi") == "qwen"
-
-
-async def test_a_dead_classifier_is_found_again(
-    simulate: Simulate, serve: Serve, classifier: Classifier
-) -> None:
-    penstock = await start(simulate, serve, classifier)
-    assert await model_of(penstock, "before") == "qwen"
-    await classifier.stop()
-    for number in range(IN_A_ROW + 3):
-        assert await model_of(penstock, f"q{number}") == "llama"
-    await classifier.start()
-    assert await model_of(penstock, "too early") == "llama"
-    await asyncio.sleep(HELD_UP_S)
-    assert await model_of(penstock, "again") == "qwen"
-    assert await model_of(penstock, "and again") == "qwen"
 
 
 async def test_explain_takes_a_label_and_asks_for_none(

@@ -80,15 +80,3 @@ async def test_a_failing_new_backend_is_taken_out(simulate: Simulate, serve: Ser
     await penstock.until_ready(2)
     assert set(await asks(penstock, 20)) == {"b0", "b1"}
     assert (await told(penstock, "b1"))["newcomer"] is None
-
-
-async def test_a_new_backend_like_the_others_stays(simulate: Simulate, serve: Serve) -> None:
-    servers = await simulate(3)
-    penstock = await serve(servers[:2], tenants=TENANTS, pool={"policy": POLICY})
-    await adds(penstock, *servers)
-    async with asyncio.timeout(60):
-        while (await told(penstock, "b2"))["newcomer"] is not None:
-            await asks(penstock, 60)
-    assert (await told(penstock, "b2"))["state"] == "ready"
-    metrics = await penstock.metrics()
-    assert 'penstock_newcomers_total{outcome="no_worse",pool="default"} 1.0' in metrics

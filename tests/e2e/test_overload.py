@@ -14,7 +14,7 @@ import pytest
 
 from penstock.proxy.data.clients import EXCESS_MAX
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
-from tests.e2e.wire import PROMPT, Answer, Client, Guard, request
+from tests.e2e.wire import Answer, Client, Guard, request
 
 HEALTH = request(method=b"GET", path=b"/health", body=None)
 MIB = 2**20
@@ -79,19 +79,6 @@ async def test_one_connection_too_many_is_refused(guard: Guard) -> None:
     await asyncio.sleep(0.5)
     waiting.send(request())
     assert (await waiting.answer()).status == 200
-
-
-async def test_excess_connections_do_not_wait_long(guard: Guard) -> None:
-    """Silent, or slow with its head: told within the second that it is given."""
-    _, penstock = await guard("steady-50", limits={"connections": 1})
-    await Client.open(penstock, request(body=LONG))  # a silent one would give way
-    for beginning in (b"", b"P", request()[:40]):
-        began_s = time.monotonic()
-        client = await Client.open(penstock, beginning)
-        answer = await client.answer(10)
-        assert answer.status in (408, 429)
-        assert time.monotonic() - began_s < 8.0  # a head has ten seconds, silence 75
-        assert await client.rest(3.0) == b""
 
 
 async def test_far_too_many_connections_are_turned_away(guard: Guard) -> None:
@@ -236,84 +223,6 @@ async def test_without_descriptors_it_neither_spins_nor_dies(fleet: Fleet) -> No
                     break
             await asyncio.sleep(0.1)
     assert len(await penstock.backends()) == 1
-
-
-async def test_a_dial_without_descriptors_blames_nobody(fleet: Fleet) -> None:
-    _, penstock = await fleet(
-        keep_alive_s=0.2, descriptors=300, health={"interval_s": 60, "timeout_s": 5}
-    )
-    client = await Client.open(penstock)
-    await asyncio.sleep(0.5)  # the connections of the first probes are gone
-    take_descriptors(penstock)
-    client.send(request())
-    answer = await client.answer()
-    give_descriptors(penstock, 300)
-    assert_shed(answer)
-    (backend,) = await penstock.backends()
-    assert (backend["state"], backend["failures_total"]) == ("ready", 0)
-    assert 'shed_total{priority="0",reason="descriptors"} 1.0' in await penstock.metrics()
-
-
-async def test_all_bodies_together_are_limited(guard: Guard) -> None:
-    server, penstock = await guard(limits={"body_bytes": 2048, "bodies_bytes": 4096})
-    body = orjson.dumps({"prompt": PROMPT + " " * 1900, "max_tokens": 1})
-    half = request(b"Content-Length: 2048", body=body)[:-10]
-    waiting = [await Client.open(penstock, half) for _ in range(2)]
-    await asyncio.sleep(0.05)
-    # By its declared length alone, before a byte of it is asked for.
-    declared = request(b"Expect: 100-continue", b"Content-Length: 2048", body=b"")
-    for raw in (request(body=body), declared):
-        answer = await asked(penstock, raw)
-        assert (answer.status, answer.code) == (429, "overloaded")
-        assert answer.headers["retry-after"] == "1"
-    for each in waiting:
-        each.close()
-    await asyncio.sleep(0.05)
-    assert not server.seen
-    client = await Client.open(penstock)
-    for _ in range(4):  # what is answered is given back
-        client.send(request(body=body))
-        assert (await client.answer()).status == 200
-
-
-async def test_empty_lines_buy_no_time(guard: Guard) -> None:
-    """One is skipped before a request; a client that goes on with them asks for nothing."""
-    limits = {"client_head_s": 0.3, "client_idle_s": 0.4}
-    _, penstock = await guard(timeouts=limits)
-    client = await Client.open(penstock, b"\r\n" + request())
-    assert (await client.answer()).status == 200
-    client.send(b"\r\n" + request())
-    assert (await client.answer()).status == 200
-    began_s = time.monotonic()
-    client = await Client.open(penstock)
-    rest = asyncio.create_task(client.rest(5.0))
-    while not rest.done():
-        for byte in (b"\r", b"\n"):
-            client.send(byte)
-            await asyncio.sleep(0.05)
-    assert await rest is not None
-    assert time.monotonic() - began_s < 3.0
-
-
-async def test_a_slow_body_is_cut_and_a_moving_one_is_not(guard: Guard) -> None:
-    server, penstock = await guard(timeouts={"client_body_s": 0.2})
-    body = orjson.dumps({"prompt": PROMPT + " " * 5_000, "max_tokens": 1})
-    raw = request(body=body)
-    head = len(raw) - len(body)
-    client = await Client.open(penstock, raw[:head])
-    for start in range(head, len(raw), 300):  # some 7 KB a second for 0.7 s
-        client.send(raw[start : start + 300])
-        await asyncio.sleep(0.04)
-    assert (await client.answer()).status == 200
-    client = await Client.open(penstock, raw[:head])
-    answer = asyncio.create_task(client.answer())
-    for start in range(head, head + 30):
-        client.send(raw[start : start + 1])
-        await asyncio.sleep(0.04)
-        if answer.done():
-            break
-    assert (await answer).status == 408
-    assert len(server.seen) == 1
 
 
 STREAM = {"model": "sim-model", "prompt": "on and on", "max_tokens": 200, "stream": True}

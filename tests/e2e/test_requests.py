@@ -1,6 +1,5 @@
 """Recent requests and access lines: where the time of requests went, and nothing private."""
 
-import asyncio
 import re
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 from tests.e2e.forked import run
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
 from tests.e2e.request import CHAT, ask, fetch
-from tests.e2e.test_admission import PROFILE
-from tests.e2e.test_admission import stream as long_stream
 
 SECRET = "canary prompt 91c2"
 KEYS = {name: f"sk-canary-{name}-0123456789abcdef" for name in ("victim", "attacker")}
@@ -26,16 +23,6 @@ async def kept(penstock: Penstock, query: str = "", token: str = "") -> tuple[in
     headers = {"authorization": f"Bearer {token}"} if token else {}
     got = await fetch(f"{penstock.admin_url}/api/v1/requests{query}", headers=headers)
     return got.status, got.json
-
-
-async def until_kept(penstock: Penstock, request_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(5):
-        while True:
-            status, told = await kept(penstock, f"/{request_id}")
-            if status == 200 and told[0]["state"] == "ended":
-                entry: dict[str, Any] = told[0]
-                return entry
-            await asyncio.sleep(0.02)
 
 
 def bearer(name: str) -> str:
@@ -92,25 +79,6 @@ async def test_a_failover_is_shown_and_nothing_secret(fleet: Fleet) -> None:
     outputs.append(str(penstock.access_lines))
     for secret in ("canary", *[server.url for server in servers]):
         assert not [each for each in outputs if secret in each]
-
-
-async def test_waits_are_shown_with_their_reasons(fleet: Fleet) -> None:
-    _, penstock = await fleet(1, profile=PROFILE, admission={"enabled": True})
-    await asyncio.gather(*(long_stream(penstock, n, x_request_id=f"id-{n}") for n in range(6)))
-    entries = [await until_kept(penstock, f"id-{number}") for number in range(6)]
-    queued = [part for each in entries for part in each["parts"] if part["part"] == "queue"]
-    assert len(queued) >= 3
-    assert {part["why"] for part in queued} <= {"prompts", "turn", "kv_cache"}
-    for each in entries:
-        spent_ms = sum(part["ms"] for part in each["parts"])
-        assert abs(spent_ms - each["duration_ms"]) < 1
-        assert each["class"] == "standard"
-    _, out, _ = await run("requests", "--slow", "--admin", penstock.admin_url)
-    assert "IN LINE" in out
-    assert "waiting in line (" in out or "queue and prefill" in out
-    await penstock.lines(6)
-    waits = [line["waits_for"] for line in penstock.access_lines if "waits_for" in line]
-    assert sorted(waits) == sorted(part["why"] for part in queued)
 
 
 async def test_recent_requests_need_the_token(simulate: Simulate, serve: Serve) -> None:

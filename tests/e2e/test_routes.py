@@ -39,29 +39,6 @@ async def fleet(simulate: Simulate, serve: Serve) -> Fleet:
     return small, large, await serve([small, large], pools=pools, routes=ROUTES)
 
 
-@pytest.mark.parametrize("path", BODIES)
-async def test_an_alias_works_on_every_path(fleet: Fleet, path: str) -> None:
-    small, _, penstock = fleet
-    body = BODIES[path] | {"model": "gpt-small"}
-    got = await ask(penstock, path, body)
-    direct = await ask(small, path, body | {"model": "qwen"})
-    assert (got.status, got.headers["x-penstock-model"]) == (200, "qwen")
-    assert got.json["model"] == direct.json["model"] == "qwen"
-
-
-async def test_a_dead_pools_fall_back_serves(fleet: Fleet) -> None:
-    small, _, penstock = fleet
-    await small.stop()
-    for _ in range(20):
-        got = await ask(penstock, "/v1/chat/completions", ASKED)
-        assert (got.status, got.headers["x-penstock-model"]) == (200, "llama")
-    listed = await ask(penstock, "/v1/models", method="GET")
-    assert "gpt-small" in {each["id"] for each in listed.json["data"]}
-    lines = [each for each in penstock.access_lines if each["path"] == "/v1/chat/completions"]
-    assert {each["route"] for each in lines} == {"small"}
-    assert {each["fell_back"] for each in lines} <= {"errors", "no_backend"}
-
-
 async def test_explain_shows_the_route(fleet: Fleet, tmp_path: Any) -> None:
     """And where a request goes while the pool of its route serves nobody."""
     small, _, penstock = fleet

@@ -1,16 +1,12 @@
 """Sessions, stored responses and responses in the background."""
 
-import asyncio
 import re
 from typing import Any
 
-import aiohttp
-import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
-from tests.e2e.raw_backend import RawBackend, Script, answer
 from tests.e2e.request import BODIES, CHAT, Got, ask
 
 SESSIONS = {"pool": {"policy": "session"}}
@@ -36,28 +32,6 @@ async def until_state(penstock: Penstock, name: str, state: str) -> None:
 async def counted(penstock: Penstock) -> dict[str, float]:
     found = re.findall(r'penstock_affinity_total{result="(\w+)"} (\S+)', await penstock.metrics())
     return {result: float(count) for result, count in found}
-
-
-async def test_a_session_returns_to_its_backend(fleet: Fleet) -> None:
-    servers, penstock = await fleet(3, **SESSIONS)
-    homes = {}
-    for number in range(12):
-        homes[f"s{number}"], reason = await chat(penstock, f"s{number}")
-        assert reason == "affinity"
-    assert len(set(homes.values())) == 3
-    for _ in range(3):
-        for key, home in homes.items():
-            assert await chat(penstock, key, stream=True) == (home, "affinity")
-    servers[1].faults.set("refuse")
-    servers[1].drop_connections()
-    await until_state(penstock, "b1", "ejected")
-    for key, home in homes.items():
-        now, reason = await chat(penstock, key)
-        assert (now == home, reason) == ((True, "affinity") if home != "b1" else (False, "spill"))
-    servers[1].faults.clear()
-    await until_state(penstock, "b1", "ready")
-    for key, home in homes.items():
-        assert await chat(penstock, key) == (home, "affinity")
 
 
 async def test_session_keys_in_bodies_count(fleet: Fleet) -> None:
@@ -167,70 +141,3 @@ async def test_503_while_a_possible_holder_is_unreachable(
     got = await again()
     assert got.status == 200
     assert got.headers["x-penstock-backend"] == "b1"
-
-
-async def test_a_drained_backend_still_serves_its_responses(fleet: Fleet) -> None:
-    """Nothing new goes there, and what runs there can be polled and cancelled."""
-    _, penstock = await fleet(2)
-    made = await ask(penstock, "/v1/responses", BODIES["/v1/responses"])
-    home = made.headers["x-penstock-backend"]
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{penstock.admin_url}/api/v1/backends/{home}/drain") as answer,
-    ):
-        assert answer.status == 200
-    got = await ask(penstock, "/v1/responses/resp_id-1", method="GET")
-    assert (got.status, *placed(got)) == (200, home, "affinity")
-    body = BODIES["/v1/responses"] | {"previous_response_id": "resp_id-1"}
-    got = await ask(penstock, "/v1/responses", body)
-    assert (got.status, got.json["error"]["code"]) == (503, "no_backend")
-    assert "cannot be reached now" in got.json["error"]["message"]
-
-
-IN_BACKGROUND = {"model": "sim-model", "input": "A long story.", "background": True}
-
-
-class Made:
-    """What a backend tells of its responses: each is `in_progress` until it is said to be over."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.status = "in_progress"
-
-    def __call__(self, request: bytes) -> Script:
-        if request.startswith(b"POST"):
-            self.count += 1
-            return (answer(self._told(f"resp_{self.count}", "queued")),)
-        number = request.split(b"/v1/responses/")[1].split(b" ")[0].decode()
-        return (answer(self._told(number, self.status)),)
-
-    def _told(self, name: str, status: str) -> bytes:
-        return orjson.dumps({"id": name, "object": "response", "status": status, "output": []})
-
-
-async def begin(session: aiohttp.ClientSession, penstock: Penstock) -> dict[str, Any]:
-    async with session.post(f"{penstock.url}/v1/responses", json=IN_BACKGROUND) as told:
-        assert told.status == 200
-        return dict(await told.json())
-
-
-async def test_a_background_response_keeps_its_place(raw_backend: RawBackend, serve: Serve) -> None:
-    """Another one waits until it is over."""
-    raw_backend.always = made = Made()
-    penstock = await serve([raw_backend], pool={"max_requests": 1})
-    first = (await ask(penstock, "/v1/responses", IN_BACKGROUND)).json
-    second = asyncio.create_task(ask(penstock, "/v1/responses", IN_BACKGROUND))
-    for _ in range(3):
-        got = await ask(penstock, f"/v1/responses/{first['id']}", method="GET")
-        assert got.json["status"] == "in_progress"
-        await asyncio.sleep(0.1)
-    assert not second.done()
-    assert made.count == 1
-    made.status = "completed"
-    for told in (first, None):
-        if told is None:
-            async with asyncio.timeout(5):
-                told = (await second).json
-        got = await ask(penstock, f"/v1/responses/{told['id']}", method="GET")
-        assert got.json["status"] == "completed"
-    assert made.count == 2

@@ -57,35 +57,6 @@ async def test_the_200_comes_before_the_first_token(server: SimServer) -> None:
     await until(lambda: server.engine.idle)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("prompt_tokens", [10, 100_000])
-async def test_a_leaving_client_frees_the_engine(
-    server: SimServer, stream: bool, prompt_tokens: int
-) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(request({"prompt": [7] * prompt_tokens, "stream": stream, "max_tokens": 9_999}))
-    await until(lambda: server.engine.running == 1)
-    writer.close()
-    await until(lambda: server.engine.idle)
-    assert server.engine.aborted_total == server.client_aborts_total == 1
-    assert server.engine.kv_usage == 0.0
-
-
-async def test_a_leaving_queued_client_frees_its_place() -> None:
-    server = await SimServer(profile="small-kv").start()
-    writers = []
-    for _ in range(2):
-        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(request({"prompt": [7] * 8_000, "max_tokens": 100}))
-        writers.append(writer)
-    await until(lambda: (server.engine.running, server.engine.waiting) == (1, 1))
-    writers[1].close()
-    await until(lambda: (server.engine.running, server.engine.waiting) == (1, 0))
-    writers[0].close()
-    await server.stop()
-    assert server.engine.idle
-
-
 async def test_requests_are_recorded_as_received(server: SimServer) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     raw = request({"prompt": "x", "max_tokens": 1}, "X-Odd-CASE: a  b\r\nX-Odd-CASE: c\r\n")

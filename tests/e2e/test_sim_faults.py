@@ -119,23 +119,6 @@ async def test_error_events_of_the_other_dialects(server: SimServer, client: Raw
     assert not got.endswith(LAST_CHUNK)
 
 
-async def test_draining_looks_healthy_and_serves_nothing(server: SimServer) -> None:
-    server.faults.set("draining")
-    async with aiohttp.ClientSession(server.url) as client:
-        async with client.get("/health") as response:
-            assert response.status == 200
-        async with client.post("/v1/chat/completions", json=CHAT) as response:
-            assert response.status == 500
-            message = (await response.json())["error"]["message"]
-            assert message == "cannot schedule new futures after shutdown"
-        ids = {"prompt": [1, 2], "max_tokens": 5}
-        async with client.post("/v1/completions", json=ids) as response:
-            (choice,) = (await response.json())["choices"]
-            assert (choice["text"], choice["finish_reason"]) == ("", "abort")
-        async with client.post("/v1/completions", json={**ids, "stream": True}) as response:
-            assert await response.text() == "data: [DONE]\n\n"
-
-
 async def test_health_faults(server: SimServer) -> None:
     async with aiohttp.ClientSession(server.url) as client:
         server.faults.set("health_503", times=1)

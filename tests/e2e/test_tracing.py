@@ -76,38 +76,6 @@ async def test_without_tracing_headers_pass_unchanged(fleet: Fleet) -> None:
     assert f'"trace_id": "{TRACE}"' in out
 
 
-async def test_backends_get_the_attempts_span(fleet: Fleet, receiver: SpanReceiver) -> None:
-    (server,), penstock = await fleet(tracing=tracing(receiver))
-    await ask(penstock, PATH, BODY, traceparent=SAMPLED, tracestate="a=1 , b=2", baggage="user=7")
-    await receiver.until(2)
-    own, attempt = receiver.spans
-    (parents,), (states,) = lines_of(server, b"traceparent"), lines_of(server, b"tracestate")
-    assert parents == [f"00-{TRACE}-{attempt.span_id}-01".encode()]
-    assert states == [b"a=1,b=2"]
-    assert lines_of(server, b"baggage") == [[b"user=7"]]
-    assert (own.trace_id, own.parent_id) == (TRACE, CALLER)
-    assert (attempt.trace_id, attempt.parent_id) == (TRACE, own.span_id)
-
-
-async def test_unsampled_requests_have_no_spans(fleet: Fleet, receiver: SpanReceiver) -> None:
-    (server,), penstock = await fleet(tracing=tracing(receiver, ratio=0.0, forced_ratio=0.0))
-    for parent in (SAMPLED, UNSAMPLED, f"{SAMPLED}0", ""):
-        given = {"traceparent": parent, "tracestate": "a=1"} if parent else {}
-        await ask(penstock, PATH, BODY, **given)
-    (first,), (second,), (third,), (fourth,) = lines_of(server, b"traceparent")
-    for value in (first, second):  # the client's trace goes on, the span is ours
-        assert value.decode().startswith(f"00-{TRACE}-")
-        assert CALLER.encode() not in value
-    for value in (third, fourth):  # a new trace
-        assert len(value) == 55
-        assert TRACE.encode() not in value
-    assert [each[-3:] for each in (first, second, third, fourth)] == [b"-00"] * 4
-    assert lines_of(server, b"tracestate") == [[b"a=1"], [b"a=1"], [], []]
-    assert (await told(penstock))["penstock_traces_capped_total{}"] == 1
-    await asyncio.sleep(1.2)
-    assert not receiver.raw
-
-
 ROUNDS, AT_ONCE = 20, 10
 
 
@@ -190,46 +158,6 @@ def _nothing_secret(penstock: Penstock, servers: list[SimServer], receiver: Span
     ports = [server.url.rpartition(":")[2] for server in servers]
     for secret in (KEY, "canary", "127.0.0.1", "Bearer", *[f":{port}" for port in ports]):
         assert secret.encode() not in raw, secret
-
-
-async def test_strangers_cannot_force_spans(fleet: Fleet, receiver: SpanReceiver) -> None:
-    _, penstock = await fleet(
-        tenants=[{"name": "research", "keys": [{"key": KEY}]}], tracing=tracing(receiver)
-    )
-    wrong = {"authorization": "Bearer sk-canary-wrong"}
-    assert (await ask(penstock, PATH, BODY, traceparent=SAMPLED, **wrong)).status == 401
-    assert (await ask(penstock, PATH, BODY, x_request_id="id-2", **wrong)).status == 401
-    await receiver.until(1)
-    await asyncio.sleep(1.2)
-    (own,) = receiver.spans
-    assert own.attributes["penstock.request_id"] == "id-2"
-    assert own.attributes["penstock.error"] == "unauthorized"
-    assert not own.failed
-    assert "penstock.tenant" not in own.attributes
-
-
-async def test_spans_distinguish_broken_streams_from_leaving_clients(
-    fleet: Fleet, receiver: SpanReceiver
-) -> None:
-    (server,), penstock = await fleet(profile="steady-50", tracing=tracing(receiver))
-    server.faults.set("cut_mid_stream", times=1, tokens=2, path=PATH)
-    body = BODY | {"stream": True, "max_tokens": 400}
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await ask(penstock, PATH, body)
-    await receiver.until(2)
-    own, attempt = receiver.spans
-    assert (own.failed, own.attributes["error.type"]) == (True, "stream_broken")
-    assert (attempt.failed, attempt.attributes["error.type"]) == (True, "cut")
-    assert attempt.events == ["penstock.sent", "penstock.first_byte", "penstock.first_token"]
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(penstock.url + PATH, json=body) as answer,
-    ):
-        await answer.content.readany()
-    await receiver.until(4)
-    own, attempt = receiver.spans[2:]
-    assert (own.failed, attempt.failed) == (False, False)
-    assert own.attributes["penstock.error"] == "client_left"
 
 
 async def traffic(penstock: Penstock, requests: int, at_once: int = 16) -> float:
