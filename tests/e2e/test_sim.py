@@ -16,37 +16,36 @@ import pytest
 
 from penstock.bench.sim.cli import main
 from penstock.bench.sim.job import Manner, Span
-from penstock.bench.sim.prompt import render
 from penstock.bench.sim.server import SimServer
-from penstock.bench.sim.text import expected
 from tests.e2e.process import Simulate, until
+from tests.e2e.tls import post
 
 pytestmark = pytest.mark.once
 
-SLOW = "default"
-"""10 ms a token: long answers are still running when a test looks."""
+CHAT_PATH = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+Post = dict[str, Any]
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[SimServer]:
-    server = await SimServer(profile=SLOW, keep_alive_s=0.1).start()
-    yield server
-    assert server.engine.idle
-    await server.stop()
+async def client(simulate: Simulate) -> AsyncIterator[aiohttp.ClientSession]:
+    (server,) = await simulate()
+    async with aiohttp.ClientSession(server.url) as client:
+        yield client
 
 
-def request(body: object, headers: str = "") -> bytes:
-    raw = json.dumps(body).encode()
-    return (
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(raw)}\r\n{headers}\r\n"
-    ).encode() + raw
+async def whole(client: aiohttp.ClientSession, path: str, body: Post, status: int = 200) -> Any:
+    async with client.post(path, json=body) as response:
+        assert response.status == status
+        assert response.headers["content-type"] == "application/json"
+        return json.loads(await response.read())
 
 
-async def test_the_200_comes_before_the_first_token(server: SimServer) -> None:
+async def test_the_200_comes_before_the_first_token(simulate: Simulate) -> None:
+    (server,) = await simulate(profile="default")
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     # 100,000 tokens take 10 s to prefill.
-    writer.write(request({"prompt": [7] * 100_000, "stream": True}))
+    writer.write(post("/v1/completions", {"prompt": [7] * 100_000, "stream": True}))
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 1)
     assert head.startswith(b"HTTP/1.1 200 OK\r\ndate: ")
     assert b"\r\nserver: uvicorn\r\n" in head
@@ -57,9 +56,10 @@ async def test_the_200_comes_before_the_first_token(server: SimServer) -> None:
     await until(lambda: server.engine.idle)
 
 
-async def test_requests_are_recorded_as_received(server: SimServer) -> None:
+async def test_requests_are_recorded_as_received(simulate: Simulate) -> None:
+    (server,) = await simulate()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    raw = request({"prompt": "x", "max_tokens": 1}, "X-Odd-CASE: a  b\r\nX-Odd-CASE: c\r\n")
+    raw = post("/v1/completions", {"prompt": "x", "max_tokens": 1}, b"X-Odd-CASE: a  b", b"X-O: c")
     writer.write(raw)
     await reader.readuntil(b"\r\n\r\n")
     async with aiohttp.ClientSession(server.url) as client, client.get("/sim/state") as response:
@@ -123,48 +123,7 @@ async def test_accepting_resumes_once_there_are_descriptors() -> None:
         await server.stop()
 
 
-HELLO = [{"role": "user", "content": "hello"}]
-ANSWER = expected(render(HELLO), 5)
-CHAT_PATH = "/v1/chat/completions"
-Post = dict[str, Any]
-
-
-@pytest.fixture
-async def dialect_server() -> AsyncIterator[SimServer]:
-    dialect_server = await SimServer(profile="instant", clock=lambda: 1_700_000_000.0).start()
-    yield dialect_server
-    await dialect_server.stop()
-
-
-@pytest.fixture
-async def client(dialect_server: SimServer) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(dialect_server.url) as client:
-        yield client
-
-
-async def events(client: aiohttp.ClientSession, path: str, body: Post) -> list[str]:
-    """The SSE events of a streamed answer, one per HTTP chunk."""
-    async with client.post(path, json={"stream": True, **body}) as response:
-        assert response.status == 200
-        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-        assert response.headers["server"] == "uvicorn"
-        text = (await response.read()).decode()
-    assert text.endswith("\n\n")
-    return text.split("\n\n")[:-1]
-
-
-def data(event: str) -> Any:
-    return json.loads(event.rpartition("data: ")[2] if "\ndata: " in event else event[6:])
-
-
-async def whole(client: aiohttp.ClientSession, path: str, body: Post, status: int = 200) -> Any:
-    async with client.post(path, json=body) as response:
-        assert response.status == status
-        assert response.headers["content-type"] == "application/json"
-        return json.loads(await response.read())
-
-
-async def test_fixed_answers(dialect_server: SimServer, client: aiohttp.ClientSession) -> None:
+async def test_fixed_answers(client: aiohttp.ClientSession) -> None:
     async with client.get("/health") as response:
         assert (response.status, await response.read()) == (200, b"")
     async with client.get("/v1/models") as response:
@@ -180,41 +139,31 @@ async def test_fixed_answers(dialect_server: SimServer, client: aiohttp.ClientSe
         assert response.status == 405
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "kind", "param"),
-    [
-        (CHAT_PATH, {"messages": HELLO, "model": "other"}, 404, "NotFoundError", "model"),
-        (CHAT_PATH, {}, 400, "Bad Request", "body.messages"),
-        (CHAT_PATH, {"messages": HELLO, "max_tokens": "9"}, 400, "Bad Request", "body.max_tokens"),
-        (
-            CHAT_PATH,
-            {"messages": HELLO, "max_tokens": 200_000},
-            400,
-            "BadRequestError",
-            "max_tokens",
-        ),
-        ("/v1/completions", {"prompt": "x" * 600_000}, 400, "BadRequestError", "input_tokens"),
-        ("/v1/completions", {"prompt": [-1]}, 400, "Bad Request", "body.prompt"),
-    ],
+ERRORS: tuple[tuple[str, Post, int, str, str], ...] = (
+    (CHAT_PATH, {"messages": HELLO, "model": "other"}, 404, "NotFoundError", "model"),
+    (CHAT_PATH, {}, 400, "Bad Request", "body.messages"),
+    (CHAT_PATH, {"messages": HELLO, "max_tokens": "9"}, 400, "Bad Request", "body.max_tokens"),
+    (CHAT_PATH, {"messages": HELLO, "max_tokens": 200_000}, 400, "BadRequestError", "max_tokens"),
+    ("/v1/completions", {"prompt": "x" * 600_000}, 400, "BadRequestError", "input_tokens"),
+    ("/v1/completions", {"prompt": [-1]}, 400, "Bad Request", "body.prompt"),
 )
-async def test_errors_come_before_the_stream(
-    client: aiohttp.ClientSession, path: str, body: Post, status: int, kind: str, param: str
-) -> None:
-    answer = await whole(client, path, {"stream": True, **body}, status=status)
-    error = answer["error"]
-    assert (error["type"], error["param"], error["code"]) == (kind, param, status)
 
 
-async def test_the_api_key_guards_only_v1() -> None:
-    dialect_server = await SimServer(profile="instant", api_key="k").start()
-    async with aiohttp.ClientSession(dialect_server.url) as client:
+async def test_errors_come_before_the_stream(client: aiohttp.ClientSession) -> None:
+    for path, body, status, kind, param in ERRORS:
+        error = (await whole(client, path, {"stream": True, **body}, status=status))["error"]
+        assert (error["type"], error["param"], error["code"]) == (kind, param, status)
+
+
+async def test_the_api_key_guards_only_v1(simulate: Simulate) -> None:
+    (server,) = await simulate(api_key="k")
+    async with aiohttp.ClientSession(server.url) as client:
         answer = await whole(client, CHAT_PATH, {"messages": HELLO}, status=401)
         assert answer == {"error": "Unauthorized"}
         assert (await whole(client, "/tokenize", {"prompt": "abc"}))["count"] == 1
         bearer = {"authorization": "Bearer k"}
         async with client.post(CHAT_PATH, json={"messages": HELLO}, headers=bearer) as response:
             assert response.status == 200
-    await dialect_server.stop()
 
 
 def question(number: int, **fields: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import aiohttp
@@ -22,12 +23,7 @@ def posts(path: str, body: dict[str, Any], *, close: bool = True) -> bytes:
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": True}
 PROMPT = {"prompt": "hi", "max_tokens": 5, "stream": True}
-PATHS = {
-    "/v1/chat/completions": CHAT,
-    "/v1/completions": PROMPT,
-    "/v1/messages": CHAT,
-    "/v1/responses": {"input": "hi", "max_output_tokens": 5, "stream": True},
-}
+RESPONSE = {"input": "hi", "max_output_tokens": 5, "stream": True}
 HEAD_END = b"\r\n\r\n"
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
@@ -113,7 +109,7 @@ async def test_error_events_of_the_other_dialects(server: SimServer, client: Raw
     await client.send(posts("/v1/completions", {**PROMPT, "stream": False}, close=False))
     assert (await client.until(HEAD_END)).startswith(b"HTTP/1.1 503")
     await client.until(b"}}")
-    await client.send(posts("/v1/responses", PATHS["/v1/responses"]))
+    await client.send(posts("/v1/responses", RESPONSE))
     got = await client.rest()
     assert got.startswith(b"HTTP/1.1 200 OK")
     assert not got.endswith(LAST_CHUNK)
@@ -141,43 +137,33 @@ async def test_unsolicited_bytes_come_on_the_idle_connection(
     assert (await client.until(b"second answer")).startswith(b"HTTP/1.1 200 OK")
 
 
-async def test_keep_alive_comments_until_the_first_token(
-    server: SimServer, client: RawClient
-) -> None:
+async def test_faults_of_whole_streams(server: SimServer) -> None:
+    async def stream(path: str, body: dict[str, Any]) -> bytes:
+        with closing(await RawClient.open(server.port, posts(path, body))) as client:
+            return await client.rest()
+
     server.faults.set("keep_alive", every_s=0.005)
     # 100,000 tokens at 10 million a second: 10 ms until the first token.
-    await client.send(posts("/v1/completions", {**PROMPT, "prompt": "x" * 400_000}))
-    got = await client.rest()
+    got = await stream("/v1/completions", {**PROMPT, "prompt": "x" * 400_000})
     queued, _, rest = got.partition(b"data: ")
-    assert queued.count(b"e\r\n: keep-alive\n\n\r\n") >= 1
+    assert b"e\r\n: keep-alive\n\n\r\n" in queued
     assert b": keep-alive" not in rest
-
-
-@pytest.mark.parametrize("tokens", [2, 5, 9])
-async def test_multi_token_chunks(server: SimServer, client: RawClient, tokens: int) -> None:
-    server.faults.set("multi_token", tokens=tokens)
-    await client.send(posts("/v1/completions", PROMPT))
-    got = await client.rest()
-    events = [json.loads(line[6:]) for line in got.splitlines() if line.startswith(b"data: {")]
-    assert len(events) == -(-5 // tokens)
-    assert "".join(event["choices"][0]["text"] for event in events) == expected("hi", 5)
-
-
-@pytest.mark.parametrize("at_byte", [0, 1, 7, 1_000])
-async def test_split_events_keep_their_bytes(
-    server: SimServer, client: RawClient, at_byte: int
-) -> None:
-    server.faults.set("split", at_byte=at_byte, delay_s=0.002)
-    await client.send(posts("/v1/completions", PROMPT))
-    got = await client.rest()
-    assert deltas(got) == 5
-    assert got.endswith(b"data: [DONE]\n\n" + LAST_CHUNK)
-
-
-async def test_crlf_lines(server: SimServer, client: RawClient) -> None:
+    server.faults.clear()
+    for tokens in (2, 5, 9):
+        server.faults.set("multi_token", tokens=tokens)
+        got = await stream("/v1/completions", PROMPT)
+        events = [json.loads(line[6:]) for line in got.splitlines() if line.startswith(b"data: {")]
+        assert len(events) == -(-5 // tokens)
+        assert "".join(event["choices"][0]["text"] for event in events) == expected("hi", 5)
+    server.faults.clear()
+    for at_byte in (0, 1, 7, 1_000):
+        server.faults.set("split", at_byte=at_byte, delay_s=0.002)
+        got = await stream("/v1/completions", PROMPT)
+        assert deltas(got) == 5
+        assert got.endswith(b"data: [DONE]\n\n" + LAST_CHUNK)
+    server.faults.clear()
     server.faults.set("crlf")
-    await client.send(posts("/v1/messages", CHAT))
-    got = await client.rest()
+    got = await stream("/v1/messages", CHAT)
     assert b"event: message_stop\r\ndata: {" in got
     assert b"\n" not in got.replace(b"\r\n", b"")
 
