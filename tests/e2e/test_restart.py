@@ -17,12 +17,12 @@ import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import run
-from tests.e2e.process import ROOT, Simulate
+from tests.e2e.process import ROOT, Fleet, Simulate, pool_of
+from tests.e2e.request import fetch
 from tests.e2e.traffic import Traffic
 
 # As many for the figures: `make reloads`.
 RESTARTS = int(os.environ.get("TEST_RESTARTS", "3"))
-GRACE_S: Final = 0.3
 # What a service manager does between fork and exec (sd_listen_fds(3)).
 HAND_OVER: Final = """
 import os, sys
@@ -30,6 +30,17 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="data")
 os.execv(sys.executable, [sys.executable, "-m", "proxy", *sys.argv[2:]])
 """
+
+
+LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
+SERVES: Final = re.compile(rb"process (\d+) serves")
+FLAGS: Final = ("-m", "proxy", "serve", "--supervised", "--config")
+
+
+async def spawn(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=ROOT, stderr=asyncio.subprocess.PIPE, **options
+    )
 
 
 class Manager:
@@ -54,15 +65,9 @@ class Manager:
         return process
 
     async def spawn(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", HAND_OVER, str(self.sock.fileno())),
-            *("serve", "--config", str(self._config)),
-            cwd=ROOT,
-            pass_fds=(self.sock.fileno(),),
-            stderr=asyncio.subprocess.PIPE,
-        )
-        self._processes.append(process)
-        return process
+        command = ("-c", HAND_OVER, str(self.sock.fileno()), "serve", "--config", str(self._config))
+        self._processes.append(await spawn(*command, pass_fds=(self.sock.fileno(),)))
+        return self._processes[-1]
 
     async def stop(self, process: asyncio.subprocess.Process) -> None:
         process.send_signal(signal.SIGTERM)
@@ -80,25 +85,29 @@ class Manager:
 
 
 @pytest.fixture
-async def servers(simulate: Simulate) -> list[SimServer]:
-    return await simulate(2)
+async def backends(simulate: Simulate) -> dict[str, SimServer]:
+    return {f"b{i}": server for i, server in enumerate(await simulate(2))}
+
+
+def written(folder: Path, backends: dict[str, SimServer], port: int) -> Path:
+    settings = {
+        "listen": {"host": "127.0.0.1", "port": port},
+        "admin": {"port": 0},
+        "pools": [pool_of("default", backends)],
+        "health": {"interval_s": 0.2, "deep": {"interval_s": 600}},
+        "drain": {"grace_s": 0.3, "timeout_s": 20},
+        "log": {"access": False},
+        "state": {"dir": str(folder / "state")},
+    }
+    path = folder / "penstock.yaml"
+    path.write_bytes(orjson.dumps(settings))
+    return path
 
 
 @pytest.fixture
-async def manager(tmp_path: Path, servers: list[SimServer]) -> AsyncIterator[Manager]:
-    backends = [{"name": f"b{i}", "url": server.url} for i, server in enumerate(servers)]
-    settings = {
-        "listen": {"port": 1},  # not asked for: the socket is there
-        "admin": {"port": 0},
-        "pools": [{"name": "default", "backends": backends}],
-        "health": {"interval_s": 0.2, "deep": {"interval_s": 600}},
-        "drain": {"grace_s": GRACE_S, "timeout_s": 10},
-        "log": {"access": False},
-    }
-    path = tmp_path / "penstock.yaml"
-    path.write_bytes(orjson.dumps(settings))
-    sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    manager = Manager(path, sock)
+async def manager(tmp_path: Path, backends: dict[str, SimServer]) -> AsyncIterator[Manager]:
+    config = written(tmp_path, backends, 1)  # not asked for: the socket is there
+    manager = Manager(config, socket.create_server(("127.0.0.1", 0), backlog=4096))
     yield manager
     await manager.close()
     assert b"Traceback" not in manager.log, manager.log.decode()
@@ -126,14 +135,13 @@ async def test_restarts_under_load_lose_nothing(manager: Manager) -> None:
 async def test_connections_wait_for_the_next_process(manager: Manager) -> None:
     """What came after the last process stopped accepting is answered by the next."""
     await manager.stop(await manager.start())
-    async with aiohttp.ClientSession() as session:
-        asked = asyncio.create_task(session.get(f"{manager.url}/v1/models"))
-        await asyncio.sleep(0.2)
-        assert not asked.done()
-        process = await manager.start()
-        async with await asyncio.wait_for(asked, 5) as answer:
-            assert answer.status == 200
-            assert b"sim-model" in await answer.read()  # it accepted after its first looks
+    asked = asyncio.create_task(fetch(f"{manager.url}/v1/models"))
+    await asyncio.sleep(0.2)
+    assert not asked.done()
+    process = await manager.start()
+    answer = await asyncio.wait_for(asked, 5)
+    assert answer.status == 200
+    assert b"sim-model" in answer.body  # it accepted after its first looks
     await manager.stop(process)
 
 
@@ -152,8 +160,7 @@ async def test_descriptors_that_do_not_listen_are_refused(manager: Manager, tmp_
 
 
 SUPERVISED_RESTARTS: Final = int(os.environ.get("TEST_RESTARTS", "2"))
-LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
-SERVES: Final = re.compile(rb"process (\d+) serves")
+LONG: Final = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
 
 
 class Supervised:
@@ -166,12 +173,7 @@ class Supervised:
         self._more = asyncio.Event()
 
     async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "proxy", "serve", "--supervised"),
-            *("--config", str(self.config)),
-            cwd=ROOT,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        self.process = await spawn(*FLAGS, str(self.config))
         self._reading = asyncio.create_task(self._read())
         await self.until(LISTENING)
         await self.until(SERVES)
@@ -194,12 +196,8 @@ class Supervised:
                 await self._more.wait()
 
     async def until_ready(self) -> None:
-        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
-            url = f"http://127.0.0.1:{self.admin_port}/readyz"
-            while True:
-                async with session.get(url) as answer:
-                    if answer.status == 200:
-                        return
+        async with asyncio.timeout(20):
+            while (await fetch(f"http://127.0.0.1:{self.admin_port}/readyz")).status != 200:
                 await asyncio.sleep(0.05)
 
     @property
@@ -231,20 +229,8 @@ class Supervised:
 
 
 @pytest.fixture
-async def supervised(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Supervised]:
-    backends = [{"name": f"b{i}", "url": each.url} for i, each in enumerate(await simulate(2))]
-    settings = {
-        "listen": {"host": "127.0.0.1", "port": 0},
-        "admin": {"port": 0},
-        "pools": [{"name": "default", "backends": backends}],
-        "health": {"interval_s": 0.2, "deep": {"interval_s": 600}},
-        "drain": {"grace_s": 0.3, "timeout_s": 20},
-        "log": {"access": False},
-        "state": {"dir": str(tmp_path / "state")},
-    }
-    path = tmp_path / "penstock.yaml"
-    path.write_bytes(orjson.dumps(settings))
-    supervised = Supervised(path)
+async def supervised(tmp_path: Path, backends: dict[str, SimServer]) -> AsyncIterator[Supervised]:
+    supervised = Supervised(written(tmp_path, backends, 0))
     await supervised.start()
     await supervised.until_ready()
     yield supervised
@@ -252,11 +238,20 @@ async def supervised(tmp_path: Path, simulate: Simulate) -> AsyncIterator[Superv
     assert b"Traceback" not in supervised.log, supervised.log.decode()
 
 
+@contextlib.asynccontextmanager
+async def streaming(
+    supervised: Supervised, **fields: Any
+) -> AsyncIterator[tuple[aiohttp.ClientSession, aiohttp.ClientResponse]]:
+    """A long stream, past its first line."""
+    url = f"{supervised.url}/v1/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, json=LONG | fields) as stream:
+        await stream.content.readline()
+        yield session, stream
+
+
 async def test_supervised_restarts_under_load_keep_streams(supervised: Supervised) -> None:
-    body: Any = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
-    async with aiohttp.ClientSession() as session, Traffic(supervised.url) as traffic:
-        async with session.post(f"{supervised.url}/v1/completions", json=body) as stream:
-            first = await stream.content.readline()
+    async with Traffic(supervised.url) as traffic:
+        async with streaming(supervised) as (_, stream):
             for number in range(SUPERVISED_RESTARTS):
                 await traffic.until(traffic.whole + 50)
                 before = supervised.worker
@@ -266,7 +261,7 @@ async def test_supervised_restarts_under_load_keep_streams(supervised: Supervise
                 assert supervised.worker != before
                 await traffic.until(traffic.whole + 50)
             got = await stream.content.read()
-        assert got.endswith(b"data: [DONE]\n\n"), (first, got[-300:], stream.status)
+        assert got.endswith(b"data: [DONE]\n\n"), (got[-300:], stream.status)
     print(f"{RESTARTS} restarts, {traffic.whole} requests, {len(traffic.failed)} failed")
     assert not traffic.failed
     await supervised.stop()
@@ -274,13 +269,8 @@ async def test_supervised_restarts_under_load_keep_streams(supervised: Supervise
 
 
 async def test_the_next_process_shows_the_formers_requests(supervised: Supervised) -> None:
-    body: Any = {"prompt": "Of gates", "max_tokens": 50_000, "stream": True}
     former = supervised.worker
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{supervised.url}/v1/completions", json=body) as stream,
-    ):
-        await stream.content.readline()
+    async with streaming(supervised, max_tokens=50_000):
         assert (await supervised.restart())[0] == 0
         await supervised.until_status(
             f"Process {former}, from before the restart, still has 1 requests."
@@ -307,20 +297,13 @@ async def test_a_failed_restart_changes_nothing(supervised: Supervised) -> None:
 
 async def test_a_killed_process_is_replaced(supervised: Supervised) -> None:
     os.kill(supervised.worker, signal.SIGKILL)
-    async with aiohttp.ClientSession() as session:
-        for _ in range(3):
-            async with session.get(f"{supervised.url}/v1/models") as answer:
-                assert answer.status == 200
+    for _ in range(3):
+        assert (await fetch(f"{supervised.url}/v1/models")).status == 200
     await supervised.until(SERVES, 2)
 
 
 async def test_sigterm_ends_all_after_their_streams(supervised: Supervised) -> None:
-    body: Any = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{supervised.url}/v1/completions", json=body) as stream,
-    ):
-        await stream.content.readline()
+    async with streaming(supervised) as (session, stream):
         supervised.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(aiohttp.ClientConnectorError):
             while True:  # in its grace it still serves
@@ -334,21 +317,13 @@ async def test_a_process_survives_its_supervisor(supervised: Supervised) -> None
     worker = supervised.worker
     supervised.process.kill()
     await supervised.until(re.compile(rb"the supervisor has ended"))
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{supervised.url}/v1/models") as answer,
-    ):
-        assert answer.status == 200
+    assert (await fetch(f"{supervised.url}/v1/models")).status == 200
     status, said = await supervised.restart()
     assert (status, "no supervisor" in said) == (1, True), said
     os.kill(worker, signal.SIGTERM)
 
 
-async def test_restart_needs_a_supervisor(simulate: Simulate, serve: Any) -> None:
-    penstock = await serve(await simulate())
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{penstock.admin_url}/api/v1/restart") as answer,
-    ):
-        assert answer.status == 409
-        assert "serve --supervised" in (await answer.json())["error"]["message"]
+async def test_restart_needs_a_supervisor(fleet: Fleet) -> None:
+    _, penstock = await fleet()
+    status, told = await penstock.ask_admin("/api/v1/restart", "POST")
+    assert (status, "serve --supervised" in told["error"]["message"]) == (409, True)
