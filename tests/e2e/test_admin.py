@@ -6,8 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from penstock.bench.sim.server import SimServer
-from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.process import Fleet
 from tests.e2e.request import BODIES, ask, fetch
 
 pytestmark = pytest.mark.once
@@ -33,13 +32,8 @@ async def test_the_listing_of_backends(fleet: Fleet) -> None:
     asked = asyncio.create_task(ask(penstock, "/v1/completions", BODY))
     await penstock.until(lambda listing: listing[0]["active_decode_tokens"] > 8, 2)
     (backend,) = await penstock.backends()
-    assert {name: backend[name] for name in ("name", "url", "pool", "state", "reason")} == {
-        "name": "b0",
-        "url": server.url,
-        "pool": "default",
-        "state": "ready",
-        "reason": "",
-    }
+    named = {"name": "b0", "url": server.url, "pool": "default", "state": "ready", "reason": ""}
+    assert named.items() <= backend.items()
     assert (backend["admin_state"], backend["weight"]) == ("ready", 1.0)
     assert (backend["requests_in_flight"], backend["streams"]) == (1, 1)
     assert backend["queued_prefill_tokens"] == 0
@@ -61,18 +55,13 @@ async def test_the_ports_serve_different_paths(fleet: Fleet) -> None:
     assert not server.seen
 
 
-async def guarded(serve: Serve, server: SimServer, tmp_path: Path, host: str) -> Penstock:
-    """A proxy whose admin port needs a token."""
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+async def test_with_a_token_only_probes_and_metrics_are_open(
+    fleet: Fleet, tmp_path: Path, host: str
+) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
     admin = {"host": host, "port": 0, "token_file": "token"}
-    return await serve([server], ready=0, at_rest=False, admin=admin)
-
-
-async def test_off_loopback_only_probes_and_metrics_are_open(
-    simulate: Simulate, serve: Serve, tmp_path: Path
-) -> None:
-    (server,) = await simulate()
-    penstock = await guarded(serve, server, tmp_path, "0.0.0.0")
+    _, penstock = await fleet(ready=0, at_rest=False, admin=admin)
     url = penstock.admin_url
     for path in ("/", "/livez", "/readyz", "/metrics"):
         assert (await fetch(url + path)).status in (200, 503)
@@ -103,41 +92,24 @@ async def test_unreadable_heads_are_not_logged(fleet: Fleet) -> None:
     assert not any(b"canary" in line or b"Traceback" in line for line in penstock.log)
 
 
-async def test_a_token_guards_on_loopback_too(
-    simulate: Simulate, serve: Serve, tmp_path: Path
-) -> None:
-    penstock = await guarded(serve, (await simulate())[0], tmp_path, "127.0.0.1")
-    assert (await fetch(f"{penstock.admin_url}/api/v1/backends")).status == 401
-    assert (await fetch(f"{penstock.admin_url}/livez")).status == 200
-
-
 async def test_only_post_changes_and_refusals_are_json(fleet: Fleet) -> None:
     _, penstock = await fleet()
-    status, said = await penstock.ask_admin("/api/v1/backends/b0/drain")
-    assert (status, said["error"]) == (
-        405,
-        {
-            "message": "This path takes POST.",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": "method_not_allowed",
-        },
-    )
-    status, said = await penstock.ask_admin("/api/v1/backends/b0/explode", "POST")
-    assert (status, said["error"]["code"]) == (404, "unknown_path")
-    status, said = await penstock.ask_admin("/api/v1/backends/b9/drain", "POST")
-    assert (status, said["error"]["code"]) == (404, "unknown_backend")
+    for method, path, answer in (
+        ("GET", "b0/drain", (405, "method_not_allowed")),
+        ("POST", "b0/explode", (404, "unknown_path")),
+        ("POST", "b9/drain", (404, "unknown_backend")),
+    ):
+        status, said = await penstock.ask_admin(f"/api/v1/backends/{path}", method)
+        assert (status, said["error"]["code"]) == answer
+        assert said["error"].keys() == {"message", "type", "param", "code"}
     status, said = await penstock.ask_admin("/api/v1/backends/b0/drain", "POST")
     assert (status, said["admin_state"]) == (200, "drain")
 
 
-async def test_the_configuration_is_shown_without_secrets(
-    simulate: Simulate, serve: Serve, tmp_path: Path
-) -> None:
+async def test_the_configuration_is_shown_without_secrets(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-canary")
-    penstock = await serve(
-        await simulate(), pool={"api_key_file": str(tmp_path / "key"), "policy": "round_robin"}
-    )
+    pool = {"api_key_file": str(tmp_path / "key"), "policy": "round_robin"}
+    _, penstock = await fleet(pool=pool)
     status, config = await penstock.ask_admin("/api/v1/config")
     assert status == 200
     assert config["settings"]["pools"][0]["policy"] == "round_robin"

@@ -152,18 +152,9 @@ async def test_headers_of_requests(simulate: Simulate, serve: Serve) -> None:
         ("Keep-Alive", "timeout=9"),
         ("Proxy-Authorization", "Basic x"),
         ("Proxy-Connection", "keep-alive"),
-        ("TE", "trailers"),
-        ("Trailer", "x"),
         ("X-Forwarded-For", "1.2.3.4"),
-        ("Forwarded", "for=1.2.3.4"),
-        ("X-Penstock-Backend", "b7"),
         ("x_penstock_backend", "b7"),
-        ("X-Vllm-Priority", "-9"),
         ("X_VLLM-Priority", "-9"),
-        ("X-Data-Parallel-Rank", "3"),
-        ("x_data_parallel_rank", "3"),
-        ("content_length", "0"),
-        ("transfer_encoding", "chunked"),
         ("x_request_id", "other"),
     ]
     async with (

@@ -3,6 +3,8 @@
 `SECRET` is what one client's answer holds and no other client's may.
 """
 
+from itertools import product
+
 from tests.http.case import CLOSE, CUT, RESET, Case, Steps
 from tests.http.message import body_of, raw
 
@@ -114,6 +116,8 @@ def _framing() -> list[Case]:
         "an empty line ahead": b"\r\nHTTP/1.1 200 OK",
     }
     cases += [bad(f"line: {name}", told(JSON, line=line)) for name, line in lines.items()]
+    upgrade = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"
+    interim = b"HTTP/1.1 103 Early Hints\r\ncontent-length: 5\r\n\r\nhello"
     te10 = told(JSON, CHUNKED, line=b"HTTP/1.0 200 OK", body=chunk(BODY) + LAST, framed=True)
     cases += [
         bad("coding over 1.0", te10),
@@ -122,17 +126,9 @@ def _framing() -> list[Case]:
         bad("garbage of lines", b"garbage\r\n\r\n"),
         bad("a huge head", told(b"x-a: " + b"y" * 100_000 + b"\r\n")),
         bad("an endless head", b"HTTP/1.1 200 OK\r\n" + b"x" * 100_000),
-        bad(
-            "an upgrade nobody asked for",
-            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"
-            + UNASKED,
-        ),
+        bad("an upgrade nobody asked for", upgrade + UNASKED),
         bad("a flood of interim answers", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 5_000, WHOLE),
-        bad(
-            "an interim answer with a body",
-            b"HTTP/1.1 103 Early Hints\r\ncontent-length: 5\r\n\r\nhello",
-            WHOLE,
-        ),
+        bad("an interim answer with a body", interim, WHOLE),
         again("nothing, then FIN", CLOSE),
         again("nothing, then reset", RESET),
         bad("half a line, then FIN", b"HTTP/1.1 20", CLOSE),
@@ -167,14 +163,10 @@ def _chunks() -> list[Case]:
         bad(f"chunks: {name}", told(JSON, CHUNKED, body=body + LAST, framed=True))
         for name, body in odd.items()
     ]
-    trailer = b"0\r\nx: " + b"y" * 100_000 + b"\r\n\r\n"
-    cases += [
-        bad("chunks: huge trailer", told(JSON, CHUNKED, body=chunk(BODY) + trailer, framed=True)),
-        bad(
-            "chunks: bad trailer",
-            told(JSON, CHUNKED, body=chunk(BODY) + b"0\r\nbad trailer\r\n\r\n", framed=True),
-        ),
-    ]
+    trailers = {"huge": b"x: " + b"y" * 100_000, "bad": b"bad trailer"}
+    for name, trailer in trailers.items():
+        body = chunk(BODY) + b"0\r\n" + trailer + b"\r\n\r\n"
+        cases.append(bad(f"chunks: {name} trailer", told(JSON, CHUNKED, body=body, framed=True)))
     for kind, head in {"text": TEXT, "stream": SSE}.items():
         first = told(head, CHUNKED, body=chunk(TOKEN), framed=True)
         ends: dict[str, Steps] = {
@@ -223,34 +215,42 @@ def _surplus() -> list[Case]:
 def _early() -> list[Case]:
     """A final answer while the request is still on its way: passed on, the connection dropped."""
     body = b'{"prompt":"' + b"early " * 30_000 + b'"}'
+    large = told(JSON, line=b"HTTP/1.1 413 Too Large")
     return [
         Case(
-            "answer: early, to a large body",
+            f"answer: early, {name}",
             (raw(body),),
-            (413,),
+            (status,),
             (body,),
             early=True,
-            script=((told(JSON, line=b"HTTP/1.1 413 Too Large"),),),
+            script=((answer,),),
             never=(SECRET,),
-        ),
-        Case(
-            "answer: early, then more",
-            (raw(body),),
-            (200,),
-            (body,),
-            early=True,
-            script=((WHOLE + UNASKED,),),
-            never=(SECRET,),
-        ),
+        )
+        for name, status, answer in (
+            ("to a large body", 413, large),
+            ("then more", 200, WHOLE + UNASKED),
+        )
     ]
+
+
+def secret(names: tuple[bytes, ...]) -> list[bytes]:
+    """Header lines that no client may see."""
+    return [b"%b: %b\r\n" % (name, SECRET) for name in names]
 
 
 def _unusual() -> list[Case]:
     """Correct answers that few servers send."""
+    hops = (b"x-mine", b"keep-alive", b"proxy-authenticate", b"upgrade")
+    own = (b"x-penstock-backend", b"x-request-id", b"access-control-allow-origin")
+    zeros, extended = b"0009\r\n%b\r\n000\r\n\r\n" % BODY, b"9;a=b\r\n%b\r\n0;c\r\n\r\n" % BODY
+    trailed, coded = chunk(BODY) + b"0\r\nx-a: b\r\n\r\n", b"content-encoding: gzip\r\n"
+    kind, zip_, events = b"CONTENT-TYPE: application/json\r\n", b"\x1f\x8b\x08\x00", TOKEN + DONE
     close, length = b"connection: close\r\n", b"content-length: %d\r\n" % len(BODY)
     hints = b"HTTP/1.1 103 Early Hints\r\nlink: </x>; rel=preload\r\n\r\n"
     head, tail = CHUNKS.split(b"\r\n\r\n", 1)
     one = b"".join(chunk(bytes([byte])) for byte in BODY) + LAST
+    whole, stream = chunk(BODY) + LAST, chunk(TOKEN) + chunk(DONE) + LAST
+    keep = b"connection: keep-alive\r\n"
     pieces: list[bytes | float | str] = []
     for byte in CHUNKS:
         pieces += [bytes([byte]), 0.001]
@@ -266,124 +266,45 @@ def _unusual() -> list[Case]:
         good("text until the close", told(TEXT, framed=True), CLOSE),
         good("HTTP/1.0", told(JSON, line=b"HTTP/1.0 200 OK"), CLOSE),
         good("HTTP/1.0 until the close", told(JSON, line=b"HTTP/1.0 200 OK", framed=True), CLOSE),
-        good(
-            "HTTP/1.0 kept alive",
-            told(JSON, b"connection: keep-alive\r\n", line=b"HTTP/1.0 200 OK"),
-        ),
+        good("HTTP/1.0 kept alive", told(JSON, keep, line=b"HTTP/1.0 200 OK")),
         good("no reason", told(JSON, line=b"HTTP/1.1 200 ")),
         good("no reason and no space", told(JSON, line=b"HTTP/1.1 200")),
         good("a reason in UTF-8", told(JSON, line="HTTP/1.1 200 größe".encode())),
         good("a long reason", told(JSON, line=b"HTTP/1.1 200 " + b"o" * 500)),
         good("no type", told()),
-        good(
-            "names in any case",
-            told(
-                JSON.upper().replace(b"APPLICATION/JSON", b"application/json"),
-                length.title(),
-                framed=True,
-            ),
-        ),
-        good(
-            "chunked in capitals",
-            told(JSON, b"Transfer-Encoding: Chunked\r\n", body=chunk(BODY) + LAST, framed=True),
-        ),
-        good(
-            "sizes with zeros",
-            told(JSON, CHUNKED, body=b"0009\r\n" + BODY + b"\r\n000\r\n\r\n", framed=True),
-        ),
-        good(
-            "an extension",
-            told(JSON, CHUNKED, body=b"9;a=b\r\n" + BODY + b"\r\n0;c\r\n\r\n", framed=True),
-        ),
-        good(
-            "trailers",
-            told(
-                JSON,
-                CHUNKED,
-                b"trailer: x-a\r\n",
-                body=chunk(BODY) + b"0\r\nx-a: b\r\n\r\n",
-                framed=True,
-            ),
-        ),
+        good("names in any case", told(kind, length.title(), framed=True)),
+        good("chunked in capitals", told(JSON, CHUNKED.title(), body=whole, framed=True)),
+        good("sizes with zeros", told(JSON, CHUNKED, body=zeros, framed=True)),
+        good("an extension", told(JSON, CHUNKED, body=extended, framed=True)),
+        good("trailers", told(JSON, CHUNKED, b"trailer: x-a\r\n", body=trailed, framed=True)),
         good("values in Latin-1", told(JSON, b"x-a: gr\xf6\xdfe\r\n")),
         good("no space after a colon", told(b"content-type:application/json\r\n")),
         good("close", told(JSON, close), CLOSE),
         good("close, and kept open", told(JSON, close)),
-        good("keep-alive", told(JSON, b"connection: keep-alive\r\nkeep-alive: timeout=5\r\n")),
+        good("keep-alive", told(JSON, keep, b"keep-alive: timeout=5\r\n")),
         good("a 100 that nobody asked for", b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE),
         good("hints ahead", hints, 0.01, hints + WHOLE),
         good("a length of zero", told(JSON, body=b""), body=b""),
-        good(
-            "an encoded body",
-            told(JSON, b"content-encoding: gzip\r\n", body=b"\x1f\x8b\x00"),
-            body=b"\x1f\x8b\x00",
-        ),
-        good(
-            # It never shows a `data:`. Held for one, it would be lost.
-            "an encoded stream",
-            told(SSE, b"content-encoding: gzip\r\n", body=b"\x1f\x8b\x08\x00"),
-            body=b"\x1f\x8b\x08\x00",
-        ),
-        good(
-            "a stream",
-            told(SSE, CHUNKED, body=chunk(TOKEN) + chunk(DONE) + LAST, framed=True),
-            body=TOKEN + DONE,
-        ),
-        good("a stream of a length", told(SSE, body=TOKEN + DONE), body=TOKEN + DONE),
-        good(
-            "a stream until the close",
-            told(SSE, body=TOKEN + DONE, framed=True),
-            CLOSE,
-            body=TOKEN + DONE,
-        ),
-        good(
-            "hop-by-hop headers",
-            told(
-                JSON,
-                b"connection: x-mine\r\nx-mine: ",
-                SECRET,
-                b"\r\nkeep-alive: ",
-                SECRET,
-                b"\r\nproxy-authenticate: ",
-                SECRET,
-                b"\r\nupgrade: ",
-                SECRET,
-                b"\r\n",
-            ),
-        ),
-        good(
-            "penstock's own headers",
-            told(
-                JSON,
-                b"x-penstock-backend: ",
-                SECRET,
-                b"\r\nx-request-id: ",
-                SECRET,
-                b"\r\naccess-control-allow-origin: ",
-                SECRET,
-                b"\r\n",
-            ),
-        ),
+        good("an encoded body", told(JSON, coded, body=zip_), body=zip_),
+        # It never shows a `data:`. Held for one, it would be lost.
+        good("an encoded stream", told(SSE, coded, body=zip_), body=zip_),
+        good("a stream", told(SSE, CHUNKED, body=stream, framed=True), body=events),
+        good("a stream of a length", told(SSE, body=events), body=events),
+        good("a stream until the close", told(SSE, body=events, framed=True), CLOSE, body=events),
+        good("hop-by-hop headers", told(JSON, b"connection: x-mine\r\n", *secret(hops))),
+        good("penstock's own headers", told(JSON, *secret(own))),
     ]
     for status in (301, 302, 308, 502, 505, 520, 599):
         line = b"HTTP/1.1 %d Some" % status
         cases.append(bad(f"status {status}", told(JSON, b"location: https://x/\r\n", line=line)))
     for status in (201, 400, 404, 410, 418, 422, 501):
-        line = b"HTTP/1.1 %d Some" % status
-        wanted = (status,)
-        cases.append(
-            _case(f"status {status}", (told(JSON, line=line),), wanted, body=BODY, correct=True)
-        )
-    for status in (204, 304):
-        for name, field in {
-            "bare": b"",
-            "JSON": JSON,
-            "a length": b"content-length: 9\r\n",
-        }.items():
-            answer = told(field, line=b"HTTP/1.1 %d Some" % status, body=b"", framed=True)
-            cases.append(
-                _case(f"status {status}, {name}", (answer,), (status,), body=b"", correct=True)
-            )
+        answer = told(JSON, line=b"HTTP/1.1 %d Some" % status)
+        cases.append(_case(f"status {status}", (answer,), (status,), body=BODY, correct=True))
+    fields = {"bare": b"", "JSON": JSON, "a length": length}
+    for status, (name, field) in product((204, 304), fields.items()):
+        answer = told(field, line=b"HTTP/1.1 %d Some" % status, body=b"", framed=True)
+        name = f"status {status}, {name}"
+        cases.append(_case(name, (answer,), (status,), body=b"", correct=True))
     return cases
 
 

@@ -1,6 +1,9 @@
 """Halves of requests, several on one connection, and odd ones that are correct."""
 
-from tests.http.case import CLOSE, RESET, Case
+from dataclasses import replace
+from typing import Any
+
+from tests.http.case import CLOSE, RESET, Case, Steps
 from tests.http.message import CHUNKED, HIDDEN, HOST, LINE, accepted, body_of, chunks, raw, refused
 
 
@@ -8,23 +11,26 @@ def _halves() -> list[Case]:
     """Requests that are begun and not ended."""
     good = raw(b'{"prompt":"half"}')
     whole = raw(chunks(b'{"prompt":"half"}'), CHUNKED, framed=True)
+    huge = raw(b"ffffffffffffffff\r\nhello\r\n" + HIDDEN, CHUNKED, framed=True)
+    ended: dict[str, Steps] = {
+        "nothing": (0.01, CLOSE),
+        "a line, then FIN": (good[:20], 0.01, CLOSE),
+        "a head, then FIN": (good[:60], 0.01, CLOSE),
+        "a body, then FIN": (good[:-3], 0.01, CLOSE),
+        "a body, then reset": (good[:-3], 0.01, RESET),
+        "a chunk, then FIN": (whole[:-8], 0.01, CLOSE),
+        "no last chunk, then FIN": (whole[:-5], 0.01, CLOSE),
+        "half a last chunk, then FIN": (whole[:-2], 0.01, CLOSE),
+    }
+    endless = {
+        "a head for ever": good[:40],
+        "a body for ever": good[:-1],
+        "no last chunk for ever": whole[:-2],
+        "a chunk of 2^64-1 bytes": huge,
+    }
     return [
-        Case("half: nothing", (0.01, CLOSE), (), closes=True),
-        Case("half: a line, then FIN", (good[:20], 0.01, CLOSE), (), closes=True),
-        Case("half: a head, then FIN", (good[:60], 0.01, CLOSE), (), closes=True),
-        Case("half: a body, then FIN", (good[:-3], 0.01, CLOSE), (), closes=True),
-        Case("half: a body, then reset", (good[:-3], 0.01, RESET), (), closes=True),
-        Case("half: a chunk, then FIN", (whole[:-8], 0.01, CLOSE), (), closes=True),
-        Case("half: no last chunk, then FIN", (whole[:-5], 0.01, CLOSE), (), closes=True),
-        Case("half: half a last chunk, then FIN", (whole[:-2], 0.01, CLOSE), (), closes=True),
-        refused("half: a head for ever", good[:40], status=408),
-        refused("half: a body for ever", good[:-1], status=408),
-        refused("half: no last chunk for ever", whole[:-2], status=408),
-        refused(
-            "half: a chunk of 2^64-1 bytes",
-            raw(b"ffffffffffffffff\r\nhello\r\n" + HIDDEN, CHUNKED, framed=True),
-            status=408,
-        ),
+        *(Case(f"half: {name}", steps, (), closes=True) for name, steps in ended.items()),
+        *(refused(f"half: {name}", sent, status=408) for name, sent in endless.items()),
     ]
 
 
@@ -32,72 +38,36 @@ def _pipelines() -> list[Case]:
     """Several requests on one connection, in whatever pieces they come."""
     one, two, three = (body_of(f"pipeline {i}") for i in range(3))
     health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-    both = raw(one) + raw(two)
-    split = tuple(bytes([byte]) for byte in raw(one) + raw(two))
-    return [
-        Case("pipeline of two", (both,), (200, 200), (one, two), correct=True),
-        Case("pipeline byte by byte", split, (200, 200), (one, two), correct=True),
-        Case(
-            "pipeline of three", (both + raw(three),), (200,) * 3, (one, two, three), correct=True
-        ),
-        Case("pipeline, then junk", (raw(one) + b"\x00\r\n\r\n",), (200, 400), (one,), closes=True),
-        Case(
-            "pipeline, then a bad length",
-            (raw(one) + raw(two, b"Content-Length: 5, 5", framed=True),),
-            (200, 400),
-            (one,),
-            closes=True,
-        ),
-        Case(
-            "pipeline with an unknown path",
-            (raw(one) + raw(b"", line=b"GET /nothing HTTP/1.1", framed=True) + raw(two),),
-            (200, 404, 200),
-            (one, two),
-            correct=True,
-        ),
-        Case(
-            "pipeline with a local answer",
-            (raw(one) + health + raw(two),),
-            (200, 200, 200),
-            (one, two),
-            correct=True,
-        ),
-        Case(
-            "pipeline after close",
-            (raw(one, b"Connection: close") + raw(two),),
-            (200,),
-            (one,),
-            closes=True,
-        ),
-        Case(
-            "pipeline after 1.0",
-            (raw(one, line=b"POST /v1/completions HTTP/1.0") + raw(two),),
-            (200,),
-            (one,),
-            closes=True,
-        ),
-        Case(
-            "pipeline after chunks",
-            (raw(chunks(one), CHUNKED, framed=True), 0.05, raw(two)),
-            (200, 200),
-            (one, two),
-            correct=True,
-        ),
+    nothing = raw(b"", line=b"GET /nothing HTTP/1.1", framed=True)
+    first, second = raw(one), raw(two)
+    old = raw(one, line=b"POST /v1/completions HTTP/1.0")
+    coded = raw(chunks(one), CHUNKED, framed=True)
+    split = tuple(bytes([byte]) for byte in first + second)
+    bare = raw(HIDDEN, line=b"GET /health HTTP/1.1")
+    served: dict[str, tuple[Steps, tuple[int, ...], tuple[bytes, ...]]] = {
+        " of two": ((first + second,), (200, 200), (one, two)),
+        " byte by byte": (split, (200, 200), (one, two)),
+        " of three": ((first + second + raw(three),), (200,) * 3, (one, two, three)),
+        " with an unknown path": ((first + nothing + second,), (200, 404, 200), (one, two)),
+        " with a local answer": ((first + health + second,), (200, 200, 200), (one, two)),
+        " after chunks": ((coded, 0.05, second), (200, 200), (one, two)),
+        ": body of a GET is not the next request": ((bare + second,), (200, 200), (two,)),
+    }
+    long = raw(two, b"Content-Length: 5, 5", framed=True)
+    closed: dict[str, tuple[bytes, tuple[int, ...]]] = {
+        ", then junk": (first + b"\x00\r\n\r\n", (200, 400)),
+        ", then a bad length": (first + long, (200, 400)),
+        " after close": (raw(one, b"Connection: close") + second, (200,)),
+        " after 1.0": (old + second, (200,)),
         # Where a second one begins in the same read is not known: it is not answered.
-        Case(
-            "pipeline in the read of the last chunk",
-            (raw(chunks(one), CHUNKED, framed=True) + raw(two),),
-            (200,),
-            (one,),
-            closes=True,
-        ),
-        Case("pipeline: more than the length", (raw(one) + b"x",), (200, 408), (one,), closes=True),
-        Case(
-            "pipeline: body of a GET is not the next request",
-            (raw(HIDDEN, line=b"GET /health HTTP/1.1") + raw(two),),
-            (200, 200),
-            (two,),
-            correct=True,
+        " in the read of the last chunk": (coded + second, (200,)),
+        ": more than the length": (first + b"x", (200, 408)),
+    }
+    return [
+        *(Case(f"pipeline{name}", *case, correct=True) for name, case in served.items()),
+        *(
+            Case(f"pipeline{name}", (sent,), answers, (one,), closes=True)
+            for name, (sent, answers) in closed.items()
         ),
     ]
 
@@ -136,7 +106,7 @@ def _unusual() -> list[Case]:
     add("absolute form", line=b"POST http://penstock/v1/completions HTTP/1.1")
     other = raw(body_of("odd: other host"), line=b"POST http://other:81/v1/completions HTTP/1.1")
     case = accepted("odd: other host", other)
-    cases.append(Case(**{**vars(case), "never": (b"host: other",)}))
+    cases.append(replace(case, never=(b"host: other",)))
     add("absolute form in capitals", line=b"POST HTTP://X/v1/completions HTTP/1.1")
     add("an empty Host", host=b"Host:")
     add("a Host with a port", host=b"Host: penstock:8080")
@@ -164,14 +134,11 @@ def _unusual() -> list[Case]:
     add("an offered upgrade to TLS", b"Connection: Upgrade", b"Upgrade: TLS/1.3")
     add("an expectation with its body", b"Expect: 100-continue")
     add("cookies", b"Cookie: a=b; c=d", b"Cookie: e=f")
-    name = "odd: a length with zeros"
-    body = body_of(name)
-    zeros = raw(body, b"Content-Length: %015d" % len(body), framed=True)
-    cases.append(accepted(name, zeros))
-    name = "odd: spaces around a length"
-    body = body_of(name)
-    spaces = raw(body, b"Content-Length:  \t%d \t" % len(body), framed=True)
-    cases.append(accepted(name, spaces))
+    lengths = {"a length with zeros": b"%015d", "spaces around a length": b" \t%d \t"}
+    for kind, value in lengths.items():
+        body = body_of(name := f"odd: {kind}")
+        length = b"Content-Length: " + value % len(body)
+        cases.append(accepted(name, raw(body, length, framed=True)))
     add_chunks("one chunk", chunks(plain))
     add_chunks("chunks of a byte", chunks(plain, 1))
     add_chunks("sizes in capitals", b"%X\r\n%b\r\n0\r\n\r\n" % (len(plain), plain))
@@ -180,9 +147,8 @@ def _unusual() -> list[Case]:
     add_chunks("a quoted extension", b'%x;a="b;c"\r\n%b\r\n0\r\n\r\n' % (len(plain), plain))
     add_chunks("trailers", b"%x\r\n%b\r\n0\r\nX-A: b\r\nX-B:\r\n\r\n" % (len(plain), plain))
     add_chunks("announced trailers", chunks(plain), b"Trailer: X-A")
-    name = "odd: chunked in capitals"
     capital = raw(chunks(plain), b"TRANSFER-ENCODING: Chunked", framed=True)
-    cases.append(accepted(name, capital, body=plain))
+    cases.append(accepted("odd: chunked in capitals", capital, body=plain))
     coded = raw(chunks(plain, 9), CHUNKED, framed=True)
     pieces = tuple(bytes([byte]) for byte in coded)
     cases.append(accepted("odd: chunks byte by byte", *pieces, body=plain))
@@ -195,55 +161,35 @@ def _with_target(case: Case) -> Case:
     target = first.split(b" ")[1]
     if b"://" in target.partition(b"?")[0]:
         target = b"/" + target.split(b"/", 3)[3]
-    return Case(**{**vars(case), "target": target})
+    return replace(case, target=target)
 
 
-def _old_and_bare() -> list[Case]:
-    """HTTP/1.0, expectations, requests without a body."""
-    name = "old: HTTP/1.0"
+def _old() -> list[Case]:
+    """HTTP/1.0, and expectations."""
     line = b"POST /v1/completions HTTP/1.0"
-    cases = [
-        accepted("old: HTTP/1.0", raw(body_of("old: HTTP/1.0"), line=line), closes=True),
-        accepted("old: no Host", raw(body_of("old: no Host"), line=line, host=b""), closes=True),
-        accepted(
-            "old: kept alive",
-            raw(body_of("old: kept alive"), b"Connection: keep-alive", line=line),
-            closes=True,
-        ),
-        accepted(
-            "old: an expectation is ignored",
-            raw(body_of("old: an expectation is ignored"), b"Expect: 100-continue", line=line),
-            closes=True,
-        ),
-        Case(
-            "old: two Hosts",
-            (raw(b"{}", line=line, host=b"Host: a\r\nHost: b"),),
-            (400,),
-            closes=True,
-        ),
-    ]
-    name = "expect: waits for it"
-    body = body_of(name)
-    head = raw(body, b"Expect: 100-continue")[: -len(body)]
-    case = accepted(name, head, 0.02, body)
-    cases.append(Case(**{**vars(case), "never": (b"expect:",)}))
-    name = "expect: in capitals"
-    body = body_of(name)
-    head = raw(body, b"Expect: 100-CONTINUE")[: -len(body)]
-    cases.append(accepted(name, head, 0.02, body))
-    cases += [
+
+    def old(name: str, *fields: bytes, **options: Any) -> Case:
+        return accepted(name, raw(body_of(name), *fields, line=line, **options), closes=True)
+
+    def expects(name: str, value: bytes) -> Case:
+        body = body_of(name)
+        head = raw(body, b"Expect: " + value)[: -len(body)]
+        return replace(accepted(name, head, 0.02, body), never=(b"expect:",))
+
+    sleep = raw(b"{}", b"Expect: 100-continue", line=b"POST /sleep HTTP/1.1")[:-2]
+    large = raw(b"", b"Expect: 100-continue", b"Content-Length: 99999999", framed=True)
+    return [
+        old("old: HTTP/1.0"),
+        old("old: no Host", host=b""),
+        old("old: kept alive", b"Connection: keep-alive"),
+        old("old: an expectation is ignored", b"Expect: 100-continue"),
+        refused("old: two Hosts", raw(b"{}", line=line, host=b"Host: a\r\nHost: b")),
+        expects("expect: waits for it", b"100-continue"),
+        expects("expect: in capitals", b"100-CONTINUE"),
         refused("expect: something else", raw(b"{}", b"Expect: 200-ok"), status=417),
         refused("expect: two", raw(b"{}", *[b"Expect: 100-continue"] * 2)),
-        refused(
-            "expect: an unknown path",
-            raw(b"{}", b"Expect: 100-continue", line=b"POST /sleep HTTP/1.1")[:-2],
-            status=404,
-        ),
-        refused(
-            "expect: too much",
-            raw(b"", b"Expect: 100-continue", b"Content-Length: 99999999", framed=True),
-            status=413,
-        ),
+        refused("expect: an unknown path", sleep, status=404),
+        refused("expect: too much", large, status=413),
         refused(
             "too much by its length",
             raw(b"", b"Content-Length: 999999999999999", framed=True),
@@ -252,86 +198,35 @@ def _old_and_bare() -> list[Case]:
         refused(
             "too much in chunks", raw(chunks(b"x" * 300_000), CHUNKED, framed=True), status=413
         ),
-        Case(
-            "bare: GET",
-            (raw(b"", line=b"GET /raw HTTP/1.1", framed=True),),
-            (200,),
-            (b"",),
-            target=b"/raw",
-            methods=(b"GET",),
-            correct=True,
-        ),
-        Case(
-            "bare: HEAD here",
-            (raw(b"", line=b"HEAD /health HTTP/1.1", framed=True),),
-            (200,),
-            methods=(b"HEAD",),
-            correct=True,
-        ),
-        Case(
-            "bare: HEAD of an unknown path",
-            (raw(b"", line=b"HEAD /nothing HTTP/1.1", framed=True),),
-            (404,),
-            methods=(b"HEAD",),
-        ),
-        Case(
-            "bare: POST without a length",
-            (raw(b"", line=b"POST /raw HTTP/1.1", framed=True),),
-            (200,),
-            (b"",),
-            target=b"/raw",
-            correct=True,
-        ),
-        Case(
-            "bare: a length of zero",
-            (raw(b"", line=b"POST /raw HTTP/1.1"),),
-            (200,),
-            (b"",),
-            target=b"/raw",
-            correct=True,
-        ),
-        Case(
-            "bare: no chunks",
-            (raw(b"0\r\n\r\n", CHUNKED, line=b"POST /raw HTTP/1.1", framed=True),),
-            (200,),
-            (b"",),
-            target=b"/raw",
-            correct=True,
-        ),
-        Case(
-            "bare: GET with a length of zero",
-            (raw(b"", line=b"GET /raw HTTP/1.1"),),
-            (200,),
-            (b"",),
-            target=b"/raw",
-            methods=(b"GET",),
-            correct=True,
-        ),
-        Case(
-            "bare: GET with a body",
-            (raw(HIDDEN, line=b"GET /raw HTTP/1.1"),),
-            (200,),
-            (HIDDEN,),
-            target=b"/raw",
-            methods=(b"GET",),
-        ),
-        Case(
-            "WebSocket is not supported",
-            (
-                raw(
-                    b"",
-                    b"Connection: Upgrade",
-                    b"Upgrade: websocket",
-                    line=b"GET /v1/realtime?model=x HTTP/1.1",
-                    framed=True,
-                ),
-            ),
-            (426,),
-            methods=(b"GET",),
-            closes=True,
-        ),
     ]
-    return cases
 
 
-SEQUENCES = [*_halves(), *_pipelines(), *_unusual(), *_old_and_bare()]
+def _bare() -> list[Case]:
+    """Requests without a body, or with one where none is usual."""
+    get, post = b"GET /raw HTTP/1.1", b"POST /raw HTTP/1.1"
+    websocket = (b"Connection: Upgrade", b"Upgrade: websocket")
+
+    def bare(name: str, send: bytes, body: bytes = b"", **options: Any) -> Case:
+        methods = (send.split(b" ")[0],) if send[:4] != b"POST" else ()
+        told = {"target": b"/raw", "methods": methods, "correct": True, **options}
+        return Case(f"bare: {name}", (send,), (200,), (body,), **told)
+
+    def head(name: str, path: bytes, status: int, **options: Any) -> Case:
+        send = raw(b"", line=b"HEAD " + path + b" HTTP/1.1", framed=True)
+        return Case(f"bare: {name}", (send,), (status,), methods=(b"HEAD",), **options)
+
+    upgrade = raw(b"", *websocket, line=b"GET /v1/realtime?model=x HTTP/1.1", framed=True)
+    return [
+        bare("GET", raw(b"", line=get, framed=True)),
+        head("HEAD here", b"/health", 200, correct=True),
+        head("HEAD of an unknown path", b"/nothing", 404),
+        bare("POST without a length", raw(b"", line=post, framed=True)),
+        bare("a length of zero", raw(b"", line=post)),
+        bare("no chunks", raw(b"0\r\n\r\n", CHUNKED, line=post, framed=True)),
+        bare("GET with a length of zero", raw(b"", line=get)),
+        bare("GET with a body", raw(HIDDEN, line=get), HIDDEN, correct=False),
+        Case("WebSocket is not supported", (upgrade,), (426,), methods=(b"GET",), closes=True),
+    ]
+
+
+SEQUENCES = [*_halves(), *_pipelines(), *_unusual(), *_old(), *_bare()]
