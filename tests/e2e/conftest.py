@@ -16,10 +16,12 @@ import orjson
 import pytest
 
 from penstock.bench.sim.server import SimServer
-from tests.e2e.forked import Forked
-from tests.e2e.process import ROOT, Fleet, Penstock, Script, Serve, Simulate
-from tests.e2e.raw_backend import RawBackend, RawBackends, stop_listening
+from tests.certificates import Files, issue
+from tests.e2e.forked import Forked, SimProcess
+from tests.e2e.process import ROOT, Fleet, Penstock, Serve, Simulate, StartSim
+from tests.e2e.raw_backend import RawBackend, RawBackends
 from tests.e2e.span_receiver import SpanReceiver
+from tests.e2e.told import FakeExporter
 from tests.e2e.wire import KEY, PROMPT, Client, Guard
 
 
@@ -133,26 +135,24 @@ def fleet(simulate: Simulate, serve: Serve) -> Fleet:
 
 
 @pytest.fixture
-async def scripted() -> AsyncIterator[Script]:
-    """Start a server of a model that answers every POST with the given bytes, or each GET, too."""
-    started: list[asyncio.Server] = []
+async def sim_process() -> AsyncIterator[StartSim]:
+    """Start a server that can be killed: `await sim_process("--profile", "instant")`."""
+    started: list[SimProcess] = []
 
-    async def start(model: str, raw: bytes, models: bytes | None = None) -> str:
-        listing = b'{"data":[{"id":"%b"}]}' % model.encode()
-        listed = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(listing), listing)
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(raw if head.startswith(b"POST") else listed if models is None else models)
-            await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        started.append(server)
-        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async def start(*flags: str) -> SimProcess:
+        started.append(SimProcess(*flags))
+        await started[-1].start()
+        return started[-1]
 
     yield start
-    await stop_listening(*started)
+    for server in started:
+        await server.kill()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A certificate for localhost, its key and its authority."""
+    return issue(tmp_path)
 
 
 @pytest.fixture
@@ -210,6 +210,22 @@ async def _read_access(penstock: Penstock) -> None:
     async for line in penstock.process.stdout:
         as_json = line.startswith(b"{")
         penstock.access_lines.append(orjson.loads(line) if as_json else {"text": line.decode()})
+
+
+@pytest.fixture
+async def exporters() -> AsyncIterator[list[FakeExporter]]:
+    """Five exporters of GPU metrics."""
+    fakes = [FakeExporter() for _ in range(5)]
+    for fake in fakes:
+        await fake.start()
+    yield fakes
+    for fake in fakes:
+        await fake.stop()
+
+
+@pytest.fixture
+def exporter(exporters: list[FakeExporter]) -> FakeExporter:
+    return exporters[0]
 
 
 @pytest.fixture

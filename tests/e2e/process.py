@@ -16,7 +16,7 @@ import orjson
 from penstock.bench.meter import resident_bytes
 from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import ROOT as ROOT
-from tests.e2e.forked import Forked
+from tests.e2e.forked import Forked, SimProcess
 
 REST_WITHIN_S = 3.0
 _LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
@@ -162,4 +162,4 @@ Serve = Callable[..., Awaitable[Penstock]]
 # Servers, and the proxy before them.
 Fleet = Callable[..., Awaitable[tuple[list[SimServer], Penstock]]]
 Simulate = Callable[..., Awaitable[list[SimServer]]]
-Script = Callable[..., Awaitable[str]]
+StartSim = Callable[..., Awaitable[SimProcess]]

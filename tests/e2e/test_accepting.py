@@ -1,22 +1,20 @@
 """Connections as they are accepted, and a loop that lags: in this process, where turns count."""
 
 import asyncio
-import gc
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
 from penstock.proxy.admin.visitors import ACCEPTED_MAX, VISITORS_MAX
-from penstock.proxy.app import App
 from penstock.proxy.data.clients import EXCESS_MAX
 from penstock.proxy.process.descriptors import OWN
 from penstock.proxy.process.loop import run_loop
-from penstock.proxy.reload.source import Source
+from tests.e2e.in_process import proxy
 from tests.e2e.process import Penstock, Simulate
 from tests.e2e.test_overload import HEALTH, asked, assert_shed, close_clients
 
@@ -26,22 +24,6 @@ RUNNERS = [pytest.param(run_loop, id="uvloop"), pytest.param(asyncio.run, id="as
 
 
 Runner = Callable[[Awaitable[None]], None]
-
-
-@asynccontextmanager
-async def proxy(**given: object) -> AsyncIterator[App]:
-    """In this process, where turns of its loop can be counted."""
-    thresholds = gc.get_threshold()  # of this process: the app sets its own
-    keys = {"backends": ["http://127.0.0.1:9"], "listen.port": 0, "admin.port": 0}
-    source = Source(None, {}, {**keys, "log.access": False, **given})
-    app = App(source, source.load())
-    try:
-        await app.start()
-        yield app
-    finally:
-        await app.close()
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)
 
 
 def connect(port: int, count: int) -> list[socket.socket]:

@@ -1,18 +1,14 @@
 """Connections to backends: kept, shared, by name, and what they cost in ports."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import aiohttp
-import pytest
-
 from penstock.bench.sim.server import SimServer
-from penstock.proxy.app import App
-from penstock.proxy.reload.source import Source
 from penstock.proxy.wire.host import Names
 from tests.e2e.answers import ask
+from tests.e2e.in_process import proxy
 from tests.e2e.process import Fleet, Penstock, until
+from tests.e2e.request import fetch
 from tests.e2e.wire import Client, numbered
 
 QUIET = {"interval_s": 60, "timeout_s": 5}
@@ -87,50 +83,6 @@ NAME = "gpu.example"
 NAMED_BODY = {"prompt": "x", "max_tokens": 2}
 
 
-class Service:
-    """Answers for one name."""
-
-    def __init__(self) -> None:
-        self.addresses: list[str] = []
-        self.asked = 0
-
-    async def __call__(self, name: str) -> Sequence[str]:
-        assert name == NAME
-        self.asked += 1
-        if not self.addresses:
-            raise OSError("no answer")
-        return self.addresses
-
-
-@pytest.fixture
-def names() -> Service:
-    return Service()
-
-
-class Place:
-    """Two servers on one port of two addresses of loopback, and an app before their name."""
-
-    def __init__(self, app: App, first: SimServer, second: SimServer) -> None:
-        self.app = app
-        self.servers = {"127.0.0.1": first, "127.0.0.2": second}
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.app.port}"
-
-    async def until_served_by(self, session: aiohttp.ClientSession, address: str) -> None:
-        """Ask until that server answers, which must be soon, and always whole."""
-        async with asyncio.timeout(20):
-            while await self.ask(session) != self.servers[address].model:
-                await asyncio.sleep(0.02)
-
-    async def ask(self, session: aiohttp.ClientSession) -> str:
-        """Who served it."""
-        async with session.post(f"{self.url}/v1/completions", json=NAMED_BODY) as answer:
-            assert answer.status == 200, await answer.text()
-            return str((await answer.json())["model"])
-
-
 async def on_one_port() -> tuple[SimServer, SimServer]:
     """Two servers. A port that is free at one address may be taken at the other: try another."""
     for _ in range(20):
@@ -145,43 +97,37 @@ async def on_one_port() -> tuple[SimServer, SimServer]:
     raise AssertionError("no port was free at both addresses")
 
 
-@pytest.fixture
-async def place(names: Service) -> AsyncIterator[Place]:
+async def test_requests_and_probes_follow_a_name() -> None:
     first, second = await on_one_port()
-    names.addresses = ["127.0.0.1"]
-    flags = {
-        "backends": [f"http://{NAME}:{first.port}"],
-        "listen.host": "127.0.0.1",
-        "listen.port": 0,
-        "admin.port": 0,
-        "health.interval_s": 0.1,
-        "health.deep.interval_s": 600.0,
-        "log.access": False,
-    }
-    source = Source(None, {}, flags)
-    app = App(source, source.load(), names=Names(names, refresh_s=0.1))
-    await app.start()
-    async with asyncio.timeout(20):
-        await app.monitor.started.wait()
-        while app.plane.fleet.backends[0].state != "ready":  # its first look may have failed
-            await asyncio.sleep(0.02)
-    yield Place(app, first, second)
-    await app.close()
-    await first.stop()
-    await second.stop()
+    addresses = ["127.0.0.1"]
 
+    async def lookup(name: str) -> list[str]:
+        assert name == NAME
+        return addresses
 
-async def test_requests_and_probes_follow_a_name(place: Place, names: Service) -> None:
-    first, second = place.servers.values()
-    async with aiohttp.ClientSession() as session:
-        await place.until_served_by(session, "127.0.0.1")
+    async def until_served_by(server: SimServer) -> None:
+        """Ask until it answers, which must be soon, and always whole."""
+        async with asyncio.timeout(20):
+            while (got := await fetch(url, "POST", json=NAMED_BODY)).json["model"] != server.model:
+                assert got.status == 200
+                await asyncio.sleep(0.02)
+
+    keys = {"health.interval_s": 0.1, "health.deep.interval_s": 600.0}
+    backend = [f"http://{NAME}:{first.port}"]
+    async with proxy(Names(lookup, refresh_s=0.1), backends=backend, **keys) as app:
+        url = f"http://127.0.0.1:{app.port}/v1/completions"
+        # Its first look may have failed.
+        await until(lambda: app.plane.fleet.backends[0].state == "ready", 20)
+        await until_served_by(first)
         assert second.connections_total == 0
-        names.addresses = ["127.0.0.2"]
-        await place.until_served_by(session, "127.0.0.2")
+        addresses[:] = ["127.0.0.2"]
+        await until_served_by(second)
         await asyncio.sleep(0.5)  # a probe may have been on its way
         made = first.connections_total
         for _ in range(20):  # kept connections to the former address are not used again
-            await place.ask(session)
+            assert (await fetch(url, "POST", json=NAMED_BODY)).status == 200
             await asyncio.sleep(0.02)
         assert first.connections_total == made  # nor do probes go there
         assert second.connections_total > 2
+    await first.stop()
+    await second.stop()

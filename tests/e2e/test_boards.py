@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from penstock.bench.sim.server import SimServer
 from tests.boards import Asked, asked
 from tests.certificates import issue
 from tests.e2e.forked import SimProcess, run
-from tests.e2e.process import Penstock, Serve, Simulate, pool_of
+from tests.e2e.process import Penstock, Serve, Simulate, StartSim, pool_of
 from tests.e2e.prometheus import Prometheus, names_of, needs_prometheus
 from tests.e2e.request import CHAT, ask
 from tests.e2e.told import FakeExporter
@@ -33,15 +32,6 @@ OUT, QUEUE, BURN, DOWN = (
     "PenstockSloFastBurn",
     "PenstockDown",
 )
-
-
-@pytest.fixture
-async def killed(request: pytest.FixtureRequest) -> AsyncIterator[SimProcess]:
-    """A server that a test kills and starts again."""
-    process = SimProcess("--profile", getattr(request, "param", "instant"))
-    await process.start()
-    yield process
-    await process.kill()
 
 
 async def chats(penstock: Penstock) -> None:
@@ -63,9 +53,9 @@ def alert_pools(steady: SimServer, killed: SimProcess, narrow: SimServer) -> lis
 @needs_prometheus
 @pytest.mark.timeout(90)
 async def test_alerts_fire_with_the_trouble_and_clear_with_its_end(
-    simulate: Simulate, serve: Serve, killed: SimProcess, tmp_path: Path
+    simulate: Simulate, serve: Serve, sim_process: StartSim, tmp_path: Path
 ) -> None:
-    (steady,) = await simulate()
+    (steady,), killed = await simulate(), await sim_process("--profile", "instant")
     (narrow,) = await simulate(profile=NARROW, model="narrow")
     penstock = await serve(
         [steady.url, killed.url, narrow.url],
@@ -121,15 +111,6 @@ CONFIG: dict[str, Any] = {
 JUDGED = r"penstock_(newcomers|canary)"
 # Whatever fails on purpose, the engines stay.
 PATIENT: dict[str, Any] = {"deep": {"interval_s": 600, "fall": 100}}
-
-
-@pytest.fixture
-async def exporter() -> AsyncIterator[FakeExporter]:
-    fake = FakeExporter()
-    await fake.start()
-    fake.tell(64.0)
-    yield fake
-    await fake.stop()
 
 
 async def chat(
@@ -211,11 +192,16 @@ async def without_data(
 
 @needs_prometheus
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("killed", [PROFILE], indirect=True)
 async def test_every_panel_shows_data(
-    simulate: Simulate, serve: Serve, killed: SimProcess, exporter: FakeExporter, tmp_path: Path
+    simulate: Simulate,
+    serve: Serve,
+    sim_process: StartSim,
+    exporter: FakeExporter,
+    tmp_path: Path,
 ) -> None:
+    exporter.tell(64.0)
     (steady,) = await simulate(profile=PROFILE)
+    killed = await sim_process("--profile", PROFILE)
     (solo,) = await simulate(model="solo")
     backends = [
         {"name": "steady", "url": steady.url, "gpu_metrics_url": exporter.url},

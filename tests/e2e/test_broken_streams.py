@@ -14,7 +14,6 @@ from tests.faults.matrix import FAULTS, fleet, run
 from tests.faults.streams import Verdict
 from tests.http.case import CLOSE, Steps
 
-CHAT_PATH = "/v1/chat/completions"
 every_dialect = pytest.mark.parametrize("path", BODIES)
 
 

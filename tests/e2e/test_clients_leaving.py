@@ -105,8 +105,13 @@ async def dialling(fleet: Fleet) -> AsyncIterator[Penstock]:
         yield penstock
 
 
+def descriptors(penstock: Penstock) -> int:
+    return len(os.listdir(f"/proc/{penstock.process.pid}/fd"))
+
+
 async def test_leaving_while_a_backend_is_dialled(dialling: Penstock) -> None:
     penstock = dialling
+    before = descriptors(penstock)
     for leave in WAYS:
         client = await asks(penstock)
         await penstock.until(lambda listing: bool(listing[0]["requests_in_flight"]), 2)
@@ -115,21 +120,13 @@ async def test_leaving_while_a_backend_is_dialled(dialling: Penstock) -> None:
         await penstock.until(lambda listing: not any(listing[0][name] for name in COUNTS), 1.0)
         print(f"gave up dialling within {(time.perf_counter() - began_s) * 1000:.1f} ms")
     assert 'penstock_client_aborts_total{phase="connect"} 3.0' in await penstock.metrics()
-
-
-def descriptors(penstock: Penstock) -> int:
-    return len(os.listdir(f"/proc/{penstock.process.pid}/fd"))
-
-
-async def test_leaving_during_a_dial_frees_descriptors(dialling: Penstock) -> None:
-    before = descriptors(dialling)
     for _ in range(10):
         for _ in range(10):
-            client = await asks(dialling)
+            client = await asks(penstock)
             await asyncio.sleep(0.001)
             client.reset()
         # Long before the dials would end.
-        await until(lambda: descriptors(dialling) - before <= 2)
+        await until(lambda: descriptors(penstock) - before <= 2)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Backends that refuse, hang or die before the first token: another one serves, unseen."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 
 from penstock.bench.sim.text import expected
 from tests.e2e.answers import BODIES, ENDS, Got, ask, text_of
-from tests.e2e.forked import SimProcess
-from tests.e2e.process import Fleet, Penstock, Serve
+from tests.e2e.process import Fleet, Penstock, Serve, StartSim
 from tests.e2e.request import CHAT
 from tests.e2e.request import Got as Answered
 from tests.e2e.request import ask as ask_once
@@ -158,14 +156,6 @@ def error_of(got: Got) -> Any:
 STREAM = CHAT | {"stream": True}
 
 
-@pytest.fixture
-async def restarting() -> AsyncIterator[SimProcess]:
-    restarting = SimProcess("--profile", "instant")
-    await restarting.start()
-    yield restarting
-    await restarting.kill()
-
-
 async def chat(penstock: Penstock, **headers: str) -> Answered:
     return await ask_once(penstock, "/v1/chat/completions", STREAM, **headers)
 
@@ -177,8 +167,9 @@ async def parked(penstock: Penstock) -> str:
 
 
 async def test_a_restart_of_the_only_backend_is_a_pause(
-    restarting: SimProcess, serve: Serve
+    sim_process: StartSim, serve: Serve
 ) -> None:
+    restarting = await sim_process("--profile", "instant")
     penstock = await serve([restarting.url], admission={"hold_for_backend_s": 30})
     await restarting.kill()
     answers = [asyncio.create_task(chat(penstock)) for _ in range(20)]

@@ -1,6 +1,5 @@
 """Routes by what a classifier says, from the outside; and one that is of no use."""
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from aiohttp import web
 
 from penstock.balancing.labels.labels import IN_A_ROW
 from penstock.bench.sim.server import SimServer
-from tests.certificates import issue
+from tests.certificates import Files, server_context
 from tests.e2e.forked import run
 from tests.e2e.process import Penstock, Serve, Simulate, pool_of
 from tests.e2e.request import ask
@@ -22,7 +21,6 @@ class Classifier:
     """Labels short texts `simple`, longer ones `hard`."""
 
     def __init__(self) -> None:
-        self.mode = "good"
         self.texts: list[str] = []
         self.heads: list[dict[str, str]] = []
         self.port = 0
@@ -53,18 +51,7 @@ class Classifier:
         text = orjson.loads(await request.read())["text"]
         self.texts.append(text)
         self.heads.append({name.lower(): value for name, value in request.headers.items()})
-        if self.mode == "garbage":
-            return web.Response(body=b"garbage")
-        if self.mode == "trickling":
-            return await self._trickle(request)
         return web.json_response({"label": "simple" if len(text) < 80 else "hard"})
-
-    async def _trickle(self, request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        while True:
-            await answer.write(b" ")
-            await asyncio.sleep(0.02)
 
 
 CHAT: Final = "/v1/chat/completions"
@@ -134,13 +121,10 @@ async def test_labels_choose_the_model(
 
 
 async def test_a_classifier_with_https_is_verified(
-    simulate: Simulate, serve: Serve, classifier: Classifier, tmp_path: Path
+    simulate: Simulate, serve: Serve, classifier: Classifier, files: Files
 ) -> None:
-    issue(tmp_path)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
     await classifier.stop()
-    await classifier.start(tls)
+    await classifier.start(server_context())
     asked = classifier.settings | {"deadline_ms": 2_000}
     asked["url"] = asked["url"].replace("http:", "https:")
     stranger = await start(simulate, serve, classifier, classifier=asked)
@@ -148,7 +132,7 @@ async def test_a_classifier_with_https_is_verified(
         assert await model_of(stranger, f"q{number}") == "llama"
     assert b"reason=untrusted" in b"".join(stranger.log)
     assert classifier.texts == []
-    trusting = {"SSL_CERT_FILE": str(tmp_path / "tls.ca")}
+    trusting = {"SSL_CERT_FILE": str(files.ca)}
     penstock = await start(simulate, serve, classifier, classifier=asked, environment=trusting)
     assert await model_of(penstock, "Hi") == "qwen"
 

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from time import time
 
@@ -191,20 +190,10 @@ async def test_metrics_count_what_happened(fleet: Fleet) -> None:
         assert samples[f"penstock_backend_{gauge}", ("backend", "b0")] == 0
 
 
-@pytest.fixture
-async def exporters() -> AsyncIterator[list[FakeExporter]]:
-    fakes = [FakeExporter() for _ in BROKEN]
-    for fake in fakes:
-        await fake.start()
-    yield fakes
-    for fake in fakes:
-        await fake.stop()
-
-
 async def test_gpu_metrics_are_shown(
-    simulate: Simulate, serve: Serve, exporters: list[FakeExporter]
+    simulate: Simulate, serve: Serve, exporter: FakeExporter
 ) -> None:
-    (server,), exporter = await simulate(), exporters[0]
+    (server,) = await simulate()
     exporter.tell(42.0)
     backend = {"name": "b0", "url": server.url, "gpu_metrics_url": exporter.url}
     penstock = await serve([server], pool={"backends": [backend], "api_key": "sk-pool-key"})

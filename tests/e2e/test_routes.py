@@ -54,10 +54,6 @@ async def test_explain_shows_the_route(fleet: Fleet, tmp_path: Any) -> None:
     assert "route small counts: pool large, model llama" in told.out
 
 
-STREAM = CHAT | {"stream": True, "max_tokens": 8}
-REQUESTS = 4
-
-
 ROUTE: dict[str, Any] = {
     "name": "versions",
     "match": {"model": "sim-model"},

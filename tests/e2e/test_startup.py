@@ -14,8 +14,9 @@ import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import Forked, run
-from tests.e2e.process import ROOT, Fleet, Script, Serve, Simulate
+from tests.e2e.process import ROOT, Fleet, Serve, Simulate
 from tests.e2e.request import fetch
+from tests.e2e.told import FakeExporter
 
 pytestmark = pytest.mark.once
 
@@ -95,44 +96,6 @@ async def test_an_unread_log_stops_nothing(simulate: Simulate) -> None:
         os.close(writes)
 
 
-BAD = """\
-listen: {host: 0.0.0.0, port: 80800}
-admin: {token: "s3cret token with spaces"}
-pools:
-  - name: chat
-    policy: least_token
-    backends:
-      - {name: b, url: "ftp://10.0.0.1:8000"}
-      - {name: b, url: "http://10.0.0.2:8000", wieght: 2}
-timeouts: {connect_s: -1, frist_byte_s: 3}
-limits: {body_bytes: "many"}
-"""
-COMPLAINTS = {
-    1: "listen.port",
-    2: "admin.token",
-    5: "pools[0].policy",
-    7: "pools[0].backends[0].url",
-    8: "pools[0].backends[1].wieght",
-    9: "timeouts.connect_s",
-    10: "limits.body_bytes",
-}
-
-
-async def test_every_error_of_a_file_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(BAD)
-    for command in (("serve", "--config"), ("check",)):
-        status, _, said = await run(*command, str(path))
-        assert status == 2
-        for line, key in COMPLAINTS.items():
-            assert f"{path}:{line}: {key}: " in said, said
-        assert f"{path}:9: timeouts.frist_byte_s: unknown key; did you mean first_byte_s?" in said
-        assert '"ftp://10.0.0.1:8000"' in said
-        assert "80,800" in said or "80800" in said
-        assert "did you mean least_tokens?" in said
-        assert "s3cret" not in said
-
-
 async def test_a_port_that_is_taken(simulate: Simulate) -> None:
     command = (*serve_flags(await simulate()), "--admin-host", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -209,7 +172,6 @@ async def test_the_images_health_check_ignores_the_fleet(fleet: Fleet) -> None:
     assert await healthcheck(penstock.admin_port) == 0
 
 
-async def test_the_images_health_check_needs_a_200(scripted: Script) -> None:
-    for answer in (b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"):
-        url = await scripted("m", b"", answer)
-        assert await healthcheck(int(url.rpartition(":")[2])) != 0
+async def test_the_images_health_check_needs_a_200(exporter: FakeExporter) -> None:
+    for exporter.answer in (b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"):
+        assert await healthcheck(int(exporter.url.rpartition(":")[2])) != 0

@@ -35,11 +35,6 @@ Secure = Callable[..., Awaitable[tuple[SimServer, Penstock]]]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return issue(tmp_path)
-
-
-@pytest.fixture
 async def secure(simulate: Simulate, serve: Serve, files: Files) -> AsyncIterator[Secure]:
     """TLS to the proxy and from it: `await secure(profile="steady-50", tells=True, …)`."""
     fronts: list[TlsFront] = []

@@ -14,7 +14,7 @@ import pytest
 import trustme
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tests.certificates import Files, authority, client_certificate, issue, server_context
+from tests.certificates import Files, authority, client_certificate, issue
 from tests.e2e.process import Penstock, Serve, Simulate, pool_of, until
 from tests.e2e.raw_backend import stop_listening
 from tests.e2e.request import BODIES, ask
@@ -25,11 +25,6 @@ PROMPT: dict[str, Any] = BODIES[COMPLETIONS]
 QUIET = {"interval_s": 60, "timeout_s": 5}
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 Front = Callable[..., Awaitable[TlsFront]]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return issue(tmp_path)
 
 
 @pytest.fixture
@@ -129,32 +124,6 @@ async def test_an_impostor_gets_no_request(
     seen = len(server.seen)
     assert (await ask(penstock, COMPLETIONS, PROMPT)).status == 502
     assert len(server.seen) == seen
-
-
-@pytest.mark.parametrize(("told", "status"), [(True, 200), (False, 502)])
-async def test_a_fin_without_close_notify_is_no_end(
-    serve: Serve, files: Files, told: bool, status: int
-) -> None:
-    """A FIN alone may come from whoever stands between: such an answer may be cut."""
-    models = b'{"data":[{"id":"sim-model"}]}'
-    answered = b'{"object":"text_completion","choices":[]}'
-
-    async def backend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n")
-        writer.write(models if b"/v1/models" in asked else answered)
-        await writer.drain()
-        if told or b"POST" not in asked:
-            writer.close()
-        else:
-            writer.transport.abort()
-
-    server = await asyncio.start_server(backend, "127.0.0.1", 0, ssl=server_context())
-    url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
-    penstock = await serve([url], pool={"tls": {"ca_file": str(files.ca)}})
-    got = await ask(penstock, COMPLETIONS, PROMPT)
-    assert (got.status, got.body == answered) == (status, told)
-    await stop_listening(server)
 
 
 async def test_leaving_during_a_tls_dial_leaves_no_error(

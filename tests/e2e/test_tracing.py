@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,12 +13,13 @@ import pytest
 
 from penstock.bench.sim.server import SimServer
 from penstock.proxy.tracing.exporter import ANSWER_S, BATCH_S
-from tests.certificates import issue
+from tests.certificates import Files, server_context
 from tests.e2e.forked import run
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate, until
 from tests.e2e.request import CHAT, ask
 from tests.e2e.span_receiver import Span, SpanReceiver
 from tests.e2e.told import told, until_told
+from tests.e2e.traffic import Traffic
 
 PATH = "/v1/chat/completions"
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -45,35 +45,6 @@ async def counted(penstock: Penstock, result: str) -> float:
 
 def count_of(result: str) -> str:
     return f"penstock_trace_spans_total{{result={result}}}"
-
-
-async def line_of(penstock: Penstock, request_id: str) -> dict[str, Any]:
-    """The access line of a request."""
-    async with asyncio.timeout(5):
-        while True:
-            for line in penstock.access_lines:
-                if line["request_id"] == request_id:
-                    return line
-            await asyncio.sleep(0.02)
-
-
-async def test_without_tracing_headers_pass_unchanged(fleet: Fleet) -> None:
-    (server,), penstock = await fleet()
-    for value in (SAMPLED, UNSAMPLED, "nonsense", "00-0-0-0"):
-        given = {"traceparent": value, "tracestate": "A=1,,", "baggage": "user=7"}
-        got = await ask(penstock, PATH, BODY, x_request_id=f"id-{value[-2:]}", **given)
-        assert got.status == 200
-        last = dict(server.seen[-1].headers)
-        assert [last[name.encode()].decode() for name in given] == [*given.values()]
-    assert (await line_of(penstock, "id-01"))["trace_id"] == TRACE
-    assert (await line_of(penstock, "id-se"))["trace_id"] is None
-    refused = await ask(penstock, "/nowhere", BODY, x_request_id="lost", traceparent=SAMPLED)
-    assert refused.status == 404
-    assert (await line_of(penstock, "lost"))["trace_id"] == TRACE
-    _, out, _ = await run("trace", "id-01", "--admin", penstock.admin_url)
-    assert f"  trace {TRACE}\n" in out
-    _, out, _ = await run("requests", "--json", "--admin", penstock.admin_url)
-    assert f'"trace_id": "{TRACE}"' in out
 
 
 ROUNDS, AT_ONCE = 20, 10
@@ -160,25 +131,6 @@ def _nothing_secret(penstock: Penstock, servers: list[SimServer], receiver: Span
         assert secret.encode() not in raw, secret
 
 
-async def traffic(penstock: Penstock, requests: int, at_once: int = 16) -> float:
-    """Send so many requests, and return the longest time of one. Each must be answered."""
-    slowest_s, left = 0.0, iter(range(requests))
-    body = {"prompt": "x", "max_tokens": 1}
-
-    async def client(session: aiohttp.ClientSession) -> None:
-        nonlocal slowest_s
-        for _ in left:
-            began_s = time.monotonic()
-            async with session.post(f"{penstock.url}/v1/completions", json=body) as answer:
-                assert answer.status == 200
-                await answer.read()
-            slowest_s = max(slowest_s, time.monotonic() - began_s)
-
-    async with aiohttp.ClientSession() as session:
-        await asyncio.gather(*(client(session) for _ in range(at_once)))
-    return slowest_s
-
-
 @pytest.fixture
 def deaf() -> Iterator[str]:
     """The address of a server that accepts connections, and never reads."""
@@ -195,9 +147,12 @@ async def test_a_dead_receiver_costs_only_spans(
         await receiver.stop()
     endpoint = deaf if how == "deaf" else receiver.url
     _, penstock = await fleet(tracing=tracing(receiver, otlp_endpoint=endpoint))
-    await traffic(penstock, 1_500)
-    before_bytes = penstock.resident_bytes
-    assert await traffic(penstock, 1_500) < ANSWER_S  # who waited for it would take longer
+    async with Traffic(penstock.url, clients=16) as traffic:
+        await traffic.until(1_500)
+        before_bytes = penstock.resident_bytes
+        await traffic.until(3_000)
+    assert not traffic.failed
+    assert traffic.slowest_s < ANSWER_S  # who waited for it would take longer
     found = await until_told(penstock, lambda found: found.get(count_of("dropped"), 0) > 1_000, 10)
     assert found.get(count_of("sent"), 0) == 0
     assert penstock.resident_bytes - before_bytes < 8e6
@@ -266,16 +221,13 @@ async def test_a_reload_turns_tracing_on_and_off(fleet: Fleet, receiver: SpanRec
 
 
 async def test_a_receiver_with_https_is_verified(
-    simulate: Simulate, serve: Serve, receiver: SpanReceiver, tmp_path: Path
+    simulate: Simulate, serve: Serve, receiver: SpanReceiver, files: Files
 ) -> None:
-    issue(tmp_path)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
     await receiver.stop()
-    await receiver.start(tls)
+    await receiver.start(server_context())
     (server,) = await simulate()
     endpoint = receiver.url.replace("http:", "https:")
-    trusting = {"SSL_CERT_FILE": str(tmp_path / "tls.ca")}
+    trusting = {"SSL_CERT_FILE": str(files.ca)}
     settings = tracing(receiver, otlp_endpoint=endpoint)
     stranger = await serve([server], tracing=settings)
     await ask(stranger, PATH, BODY)

@@ -12,8 +12,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from tests.e2e.forked import SimProcess
-from tests.e2e.process import Serve
+from tests.e2e.process import Serve, StartSim
 
 DONE: Final = b"data: [DONE]"
 
@@ -95,39 +94,35 @@ def share_of(what: str, through: ClosedLoop, direct: ClosedLoop) -> float:
 
 
 async def through_and_direct(
-    serve: Serve, flags: tuple[str, ...], clients: int, prompt_tokens: int
+    serve: Serve, sim_process: StartSim, flags: tuple[str, ...], clients: int, prompt_tokens: int
 ) -> tuple[ClosedLoop, ClosedLoop]:
     """What clients got through penstock and of the server itself."""
     direct, through = (loop(clients, prompt_tokens) for _ in range(2))
-    server = SimProcess(*flags)
-    await server.start()
+    server = await sim_process(*flags)
     await direct.play(server.url, TIME_S)
     await server.kill()
-    server = SimProcess(*flags)
-    await server.start()
-    try:
-        penstock = await serve([server.url])
-        # Of an engine that has told nothing yet, nobody can know that it has begun with all.
-        await penstock.until(lambda listing: listing[0]["engine"] is not None, 5.0)
-        await through.play(penstock.url, TIME_S)
-        await penstock.until_at_rest()
-    finally:
-        await server.kill()
+    penstock = await serve([(await sim_process(*flags)).url])
+    # Of an engine that has told nothing yet, nobody can know that it has begun with all.
+    await penstock.until(lambda listing: listing[0]["engine"] is not None, 5.0)
+    await through.play(penstock.url, TIME_S)
+    await penstock.until_at_rest()
     return through, direct
 
 
-async def test_a_cache_with_room_for_all_answers(serve: Serve) -> None:
+async def test_a_cache_with_room_for_all_answers(serve: Serve, sim_process: StartSim) -> None:
     """64 answers of 60 to 200 tokens: at most two thirds of the cache, and a third on average."""
     flags = ("--profile", "70b-4xa100", "--kv-tokens", "30000", "--answer-tokens", "60:200")
-    through, direct = await through_and_direct(serve, flags, 64, 100)
+    through, direct = await through_and_direct(serve, sim_process, flags, 64, 100)
     assert share_of("tokens", through, direct) >= SHARE_MIN
     assert not through.refused
 
 
 @pytest.mark.parametrize("shown", ["role", "nothing"])
-async def test_answers_that_begin_with_hidden_thoughts(serve: Serve, shown: str) -> None:
+async def test_answers_that_begin_with_hidden_thoughts(
+    serve: Serve, sim_process: StartSim, shown: str
+) -> None:
     """`nothing`: as with a call of a tool, which its parser holds until it is whole."""
     flags = (*THINKS, "--early-role") if shown == "role" else THINKS
-    through, direct = await through_and_direct(serve, flags, 40, 600)
+    through, direct = await through_and_direct(serve, sim_process, flags, 40, 600)
     assert share_of("answers", through, direct) >= SHARE_MIN
     assert not through.refused

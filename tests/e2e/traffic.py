@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -28,6 +29,8 @@ class Traffic:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self.whole = 0
+        self.retried = 0  # served by a second attempt
+        self.slowest_s = 0.0
         self.failed: list[str] = []
 
     async def __aenter__(self) -> Self:
@@ -53,6 +56,7 @@ class Traffic:
         body = {"prompt": PROMPT, "max_tokens": TOKENS, "stream": number % 3 == 0}
         async with aiohttp.ClientSession(connector=connector) as session:
             while not self._stopping and len(self.failed) < 10:
+                began_s = monotonic()
                 try:
                     wrong = await self._one(session, body)
                 except (aiohttp.ClientError, OSError, TimeoutError) as failure:
@@ -61,6 +65,7 @@ class Traffic:
                     self.failed.append(f"{wrong} {body['stream']=} {number % 3=}")
                 else:
                     self.whole += 1
+                self.slowest_s = max(self.slowest_s, monotonic() - began_s)
 
     async def _one(self, session: aiohttp.ClientSession, body: dict[str, Any]) -> str:
         """What is wrong with one answer; empty when nothing is."""
@@ -68,6 +73,7 @@ class Traffic:
         url = f"{self._url}/v1/completions"
         async with session.post(url, json=body, timeout=timeout) as answer:
             got = await answer.read()
+            self.retried += answer.headers.get("x-penstock-attempts") == "2"
             if answer.status != 200:
                 return f"{answer.status} {got[:200]!r}"
             if body["stream"]:
