@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import trustme
-from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from penstock.bench.sim.server import SimServer
@@ -116,54 +114,6 @@ async def test_unverified_certificates_fail_the_handshake(
     said = b"".join(penstock.log).decode() + str(penstock.access_lines)
     assert ONE not in said
     assert "tenant-one" not in said
-
-
-@pytest.mark.parametrize(
-    ("tenants", "without"), [([], 0), (CERTIFIED, 0), (CERTIFIED + KEYED, 401), (KEYED, 401)]
-)
-async def test_where_no_certificate_is_needed(
-    certified: Certified, tenants: list[Any], without: int
-) -> None:
-    """Only where a key may do."""
-    _, penstock = await certified(tenants=tenants)
-    key = b"Authorization: Bearer sk-keyed-5f2c"
-    for version in VERSIONS:
-        assert await status(penstock, None, version=version) == without
-        assert await status(penstock, None, key, version=version) == (200 if without else 0)
-    if tenants == KEYED:
-        client = await TlsClient.open(penstock, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert await client.until(b'{"status":"ok"}')
-
-
-NOBODYS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    ((), {}),  # only the common name is that of a tenant
-    (("nobody.example",), {}),
-    ((ONE, TWO), {}),
-    (("*.example",), {}),
-    ((TWO,), {"kinds": x509.DNSName}),  # the authority has checked it as a DNS name
-    ((ONE, *(f"n{number}.example" for number in range(64))), {}),
-)
-
-
-async def test_a_certificate_of_no_tenant_counts_as_none(
-    certified: Certified, tmp_path: Path
-) -> None:
-    """Then a key counts, and without one the answer is that for a wrong key."""
-    tenants = [*CERTIFIED, *KEYED, {"name": "cn", "certificates": ["tenant-one.example"]}]
-    _, penstock = await certified(tenants=tenants)
-    wrong = b"Authorization: Bearer sk-wrong"
-    for number, (names, more) in enumerate(NOBODYS, 1):
-        shows = showing(client_certificate(tmp_path, *names, **more))
-        answers = [
-            await asked(await TlsClient.open(penstock, context=context), *fields)
-            for context, fields in ((shows, ()), (shows, (wrong,)), (showing(None), (wrong,)))
-        ]
-        assert len(set(answers)) == 1
-        assert answers[0][0] == 401
-        assert orjson.loads(answers[0][1])["error"]["code"] == "unauthorized"
-        client = await TlsClient.open(penstock, context=shows)
-        assert (await asked(client, b"X-Api-Key: sk-keyed-5f2c"))[0] == 200
-        assert (await tenants_of(penstock, 4 * number))[-1] == "keyed"
 
 
 async def test_backends_get_no_word_of_certificates(certified: Certified, tmp_path: Path) -> None:

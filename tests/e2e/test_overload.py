@@ -185,25 +185,6 @@ def give_descriptors(penstock: Penstock, limit: int) -> None:
     resource.prlimit(penstock.process.pid, resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def lacking(penstock: Penstock) -> list[bytes]:
-    return [line for line in penstock.log if b"backends cannot be asked" in line]
-
-
-async def test_without_descriptors_no_backend_is_blamed(fleet: Fleet) -> None:
-    health = {"interval_s": 0.1, "timeout_s": 0.1}
-    _, penstock = await fleet(2, descriptors=300, health=health)
-    async with asyncio.timeout(20):  # until a probe has needed a new connection
-        while not lacking(penstock):
-            take_descriptors(penstock)  # again: some that were counted were closed since
-            await asyncio.sleep(0.05)
-    await asyncio.sleep(1.5)
-    give_descriptors(penstock, 300)
-    assert [each["state"] for each in await penstock.backends()] == ["ready", "ready"]
-    assert len(lacking(penstock)) == 1
-    assert b"EMFILE" in lacking(penstock)[0]
-    assert not any(b"backend ejected" in line or b"suspect" in line for line in penstock.log)
-
-
 async def test_without_descriptors_it_neither_spins_nor_dies(fleet: Fleet) -> None:
     """Whoever took them: what cannot be accepted is closed."""
     _, penstock = await fleet(descriptors=300)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tests.e2e.forked import run
-from tests.e2e.process import Fleet, Penstock, Serve, Simulate
+from tests.e2e.process import Fleet
 from tests.e2e.request import CHAT, ask, fetch
 
 SECRET = "canary prompt 91c2"
@@ -16,13 +16,6 @@ KEYS = {name: f"sk-canary-{name}-0123456789abcdef" for name in ("victim", "attac
 TENANTS = [{"name": name, "keys": [{"key": bearer}]} for name, bearer in KEYS.items()]
 PATH = "/v1/chat/completions"
 BODY = CHAT | {"messages": [{"role": "user", "content": SECRET}]}
-TOKEN = "t-canary-0123456789abcdef"
-
-
-async def kept(penstock: Penstock, query: str = "", token: str = "") -> tuple[int, Any]:
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    got = await fetch(f"{penstock.admin_url}/api/v1/requests{query}", headers=headers)
-    return got.status, got.json
 
 
 def bearer(name: str) -> str:
@@ -62,14 +55,14 @@ async def test_a_failover_is_shown_and_nothing_secret(fleet: Fleet) -> None:
     assert "tokens" in outputs[4]
     assert "401 unauthorized" in outputs[4]
     assert orjson.loads(outputs[-1])[0]["error"] == "unauthorized"
-    (lost,) = [each for each in (await kept(penstock))[1] if each["attempts"] == 2]
+    (lost,) = [each for each in await penstock.admin("requests") if each["attempts"] == 2]
     status, out, _ = await run("trace", lost["id"], "--admin", penstock.admin_url)
     assert status == 0
     assert "The attempt at b0 failed: reset." in out
     assert "tenant victim" in out
     status, _, err = await run("trace", "nobody/knows?it", "--admin", penstock.admin_url)
     assert (status, "No request with this id is kept" in err) == (1, True)
-    outputs += [out, orjson.dumps((await kept(penstock, "?limit=500"))[1]).decode()]
+    outputs += [out, orjson.dumps(await penstock.admin("requests?limit=500")).decode()]
     await penstock.lines(5)
     (line,) = [each for each in penstock.access_lines if each.get("attempts") == 2]
     assert (line["pool"], line["class"]) == ("default", "standard")
@@ -79,20 +72,6 @@ async def test_a_failover_is_shown_and_nothing_secret(fleet: Fleet) -> None:
     outputs.append(str(penstock.access_lines))
     for secret in ("canary", *[server.url for server in servers]):
         assert not [each for each in outputs if secret in each]
-
-
-async def test_recent_requests_need_the_token(simulate: Simulate, serve: Serve) -> None:
-    penstock = await serve(await simulate(1), ready=0, at_rest=False, admin={
-        "host": "127.0.0.1", "port": 0, "token": TOKEN,
-    })  # fmt: skip
-    assert (await kept(penstock))[0] == (await kept(penstock, "/x"))[0] == 401
-    assert await kept(penstock, token=TOKEN) == (200, [])
-    for limit in ("many", "501", "0000000000501", "1" * 1_500):
-        assert (await kept(penstock, f"?limit={limit}", token=TOKEN))[0] == 400
-    environment = {"PENSTOCK_ADMIN__TOKEN": TOKEN}
-    arguments = ("requests", "--admin", penstock.admin_url)
-    status, out, _ = await run(*arguments, environment=environment)
-    assert (status, out) == (0, "No such request is kept.\n")
 
 
 async def test_access_lines_as_text(fleet: Fleet) -> None:

@@ -139,22 +139,6 @@ async def test_fixed_answers(client: aiohttp.ClientSession) -> None:
         assert response.status == 405
 
 
-ERRORS: tuple[tuple[str, Post, int, str, str], ...] = (
-    (CHAT_PATH, {"messages": HELLO, "model": "other"}, 404, "NotFoundError", "model"),
-    (CHAT_PATH, {}, 400, "Bad Request", "body.messages"),
-    (CHAT_PATH, {"messages": HELLO, "max_tokens": "9"}, 400, "Bad Request", "body.max_tokens"),
-    (CHAT_PATH, {"messages": HELLO, "max_tokens": 200_000}, 400, "BadRequestError", "max_tokens"),
-    ("/v1/completions", {"prompt": "x" * 600_000}, 400, "BadRequestError", "input_tokens"),
-    ("/v1/completions", {"prompt": [-1]}, 400, "Bad Request", "body.prompt"),
-)
-
-
-async def test_errors_come_before_the_stream(client: aiohttp.ClientSession) -> None:
-    for path, body, status, kind, param in ERRORS:
-        error = (await whole(client, path, {"stream": True, **body}, status=status))["error"]
-        assert (error["type"], error["param"], error["code"]) == (kind, param, status)
-
-
 async def test_the_api_key_guards_only_v1(simulate: Simulate) -> None:
     (server,) = await simulate(api_key="k")
     async with aiohttp.ClientSession(server.url) as client:

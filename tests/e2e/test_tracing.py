@@ -23,7 +23,7 @@ from tests.e2e.traffic import Traffic
 
 PATH = "/v1/chat/completions"
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-SAMPLED, UNSAMPLED = f"00-{TRACE}-{CALLER}-01", f"00-{TRACE}-{CALLER}-00"
+SAMPLED = f"00-{TRACE}-{CALLER}-01"
 KEY, SECRET = "sk-canary-0123456789abcdef", "canary prompt 91c2"
 BODY = CHAT | {"messages": [{"role": "user", "content": SECRET}]}
 SERVER, CLIENT = 2, 3
