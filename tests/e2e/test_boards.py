@@ -45,11 +45,6 @@ async def long_answer(penstock: Penstock) -> None:
     await ask(penstock, CHATS, CHAT | {"model": "narrow", "max_tokens": 100_000, "stream": True})
 
 
-def alert_pools(steady: SimServer, killed: SimProcess, narrow: SimServer) -> list[dict[str, Any]]:
-    chat = {"steady": steady, "killed": killed}
-    return [pool_of("chat", chat), pool_of("slow", {"narrow": narrow})]
-
-
 @needs_prometheus
 @pytest.mark.timeout(90)
 async def test_alerts_fire_with_the_trouble_and_clear_with_its_end(
@@ -59,7 +54,10 @@ async def test_alerts_fire_with_the_trouble_and_clear_with_its_end(
     (narrow,) = await simulate(profile=NARROW, model="narrow")
     penstock = await serve(
         [steady.url, killed.url, narrow.url],
-        pools=alert_pools(steady, killed, narrow),
+        pools=[
+            pool_of("chat", {"steady": steady, "killed": killed}),
+            pool_of("slow", {"narrow": narrow}),
+        ],
         slo=[{"pool": "chat", "availability": 0.99}],
         admission={"enabled": False},  # what waits, waits in the engine
     )
@@ -113,58 +111,49 @@ JUDGED = r"penstock_(newcomers|canary)"
 PATIENT: dict[str, Any] = {"deep": {"interval_s": 600, "fall": 100}}
 
 
-async def chat(
-    session: aiohttp.ClientSession, penstock: Penstock, tenant: str, model: str, who: str
-) -> None:
+async def chat(penstock: Penstock, tenant: str, model: str, who: str) -> None:
     """A stream to its end, whatever becomes of it."""
-    asked = {
+    asked = CHAT | {
         "model": model,
         "messages": [{"role": "user", "content": TEXT + who}],
-        "max_tokens": 20,
         "stream": True,
         "prompt_cache_key": who,
     }
-    url = penstock.url + CHATS
     with contextlib.suppress(aiohttp.ClientError):
-        async with session.post(url, json=asked, headers=KEYS[tenant]) as answer:
-            await answer.read()
+        await ask(penstock, CHATS, asked, **KEYS[tenant])
 
 
 async def client(penstock: Penstock, number: int) -> None:
     """One request after the other. Each client has a session, and some share one."""
-    async with aiohttp.ClientSession() as session:
-        while True:
-            await chat(session, penstock, "research", "sim-model", f"s{number % SESSIONS}")
+    while True:
+        await chat(penstock, "research", "sim-model", f"s{number % SESSIONS}")
 
 
 async def flood(penstock: Penstock) -> None:
     """More than its budget allows."""
-    async with aiohttp.ClientSession() as session:
-        while True:
-            await chat(session, penstock, "flood", "sim-model", "flood")
-            await asyncio.sleep(0.1)
+    while True:
+        await chat(penstock, "flood", "sim-model", "flood")
+        await asyncio.sleep(0.1)
 
 
 async def leaving(penstock: Penstock) -> None:
     """A client that waits for nothing."""
-    async with aiohttp.ClientSession() as session:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.03):
-                    await chat(session, penstock, "research", "sim-model", "leaving")
-            await asyncio.sleep(0.2)
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.03):
+                await chat(penstock, "research", "sim-model", "leaving")
+        await asyncio.sleep(0.2)
 
 
 async def failing(penstock: Penstock, server: SimServer) -> None:
     """Requests to a backend of which one fails, and one breaks off, now and then."""
-    async with aiohttp.ClientSession() as session:
-        while True:
-            for fault in ("internal_error", "cut_mid_stream", None):
-                server.faults.clear()
-                if fault is not None:
-                    server.faults.set(fault, path=CHATS)
-                await chat(session, penstock, "research", "solo", "solo")
-            await asyncio.sleep(0.1)
+    while True:
+        for fault in ("internal_error", "cut_mid_stream", None):
+            server.faults.clear()
+            if fault is not None:
+                server.faults.set(fault, path=CHATS)
+            await chat(penstock, "research", "solo", "solo")
+        await asyncio.sleep(0.1)
 
 
 async def dying(penstock: Penstock, process: SimProcess) -> None:
@@ -207,17 +196,9 @@ async def test_every_panel_shows_data(
         {"name": "steady", "url": steady.url, "gpu_metrics_url": exporter.url},
         {"name": "killed", "url": killed.url},
     ]
-    pools = [
-        # Two requests at each, so that others wait.
-        {
-            "name": "chat",
-            "policy": "session",
-            "max_requests": 2,
-            "cost_per_hour": 36.0,
-            "backends": backends,
-        },
-        pool_of("solo", {"solo": solo}),
-    ]
+    # Two requests at each, so that others wait.
+    chat = {"policy": "session", "max_requests": 2, "cost_per_hour": 36.0, "backends": backends}
+    pools = [{"name": "chat", **chat}, pool_of("solo", {"solo": solo})]
     penstock = await serve(
         [steady.url, killed.url, solo.url], pools=pools, health=PATIENT, at_rest=False, **CONFIG
     )
@@ -230,15 +211,10 @@ async def test_every_panel_shows_data(
     queries = [each for each in queries if not re.search(JUDGED, each.expr)]
     assert len(queries) > 150
     clients = [client(penstock, number) for number in range(CLIENTS)]
+    others = [flood(penstock), leaving(penstock), failing(penstock, solo), dying(penstock, killed)]
     async with (
         Prometheus(tmp_path) as prometheus,
-        going_on(
-            *clients,
-            flood(penstock),
-            leaving(penstock),
-            failing(penstock, solo),
-            dying(penstock, killed),
-        ),
+        going_on(*clients, *others),
     ):
         prometheus.scrapes(penstock.admin_port, other.admin_port)
         empty = await without_data(prometheus, queries, within_s=75)

@@ -52,20 +52,6 @@ async def test_status_shows_whether_the_fleet_serves(fleet: Fleet, serve: Serve)
     assert "\n0 of 2 can serve\nBACKEND " in told.out
 
 
-async def test_status_shows_a_draining_proxy(fleet: Fleet) -> None:
-    _, penstock = await fleet(profile="default", drain={"grace_s": 30, "timeout_s": 5})
-    penstock.process.terminate()
-    async with asyncio.timeout(5):
-        while (await penstock.ask_admin("/readyz"))[0] == 200:
-            await asyncio.sleep(0.02)
-    told = await run("status", "--admin", penstock.admin_url)
-    assert told.status == 1
-    assert re.search(r"^Proxy draining, up \d+ s since ", told.out, re.M)
-    assert "\nThis proxy is draining: it is not ready" in told.out
-    assert (await penstock.admin("proxy"))["state"] == "draining"
-    assert await penstock.stop() == 0  # a second signal ends the grace
-
-
 async def test_a_suspected_backend_serves_as_a_last_resort(fleet: Fleet, serve: Serve) -> None:
     """It takes requests when nobody else can, so that is what status and /health tell."""
     servers, penstock = await fleet(2, pool={"policy": "round_robin"})

@@ -15,7 +15,6 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from types import MappingProxyType
@@ -26,10 +25,9 @@ import pytest
 from penstock.bench.sim.connection import Reply, Request
 from penstock.bench.sim.server import SimServer
 from penstock.bench.sim.text import expected
-from tests.certificates import client_certificate, client_context, issue
+from tests.certificates import Files, client_context
 from tests.e2e.answers import dechunked, text_of
 from tests.e2e.process import Penstock, Serve, until
-from tests.e2e.raw_backend import stop_listening
 from tests.e2e.tls import post
 from tests.e2e.traffic import going_on
 
@@ -250,48 +248,19 @@ def bomb() -> bytes:
     return head % KEYS["mallory"].encode() + fields + body
 
 
-def sized(data: bytes, size_bytes: int = 3) -> bytes:
-    return len(data).to_bytes(size_bytes, "big") + data
-
-
-def record(message: bytes) -> bytes:
-    return b"\x16\x03\x03" + sized(message, 2)
-
-
-def hello() -> bytes:
-    """A hello of TLS 1.2, whose certificates are not encrypted."""
-    group = b"\x00\x0a" + sized(sized(b"\x00\x17", 2), 2)
-    signatures = b"\x00\x0d" + sized(sized(b"\x04\x03\x08\x04\x04\x01", 2), 2)
-    ciphers = sized(b"\xc0\x2b\xc0\x2f\xc0\x30\xc0\x2c", 2)
-    body = b"\x03\x03" + os.urandom(32) + b"\0" + ciphers + b"\x01\0" + sized(group + signatures, 2)
-    return record(b"\x01" + sized(body))
-
-
-def der(tag: int, *parts: bytes) -> bytes:
-    content = b"".join(parts)
-    size = len(content).to_bytes(1, "big")
-    return bytes([tag]) + (size if len(content) < 128 else b"\x81" + size) + content
-
-
-def dear_certificates(size_bytes: int) -> bytes:
-    """The smallest certificate that OpenSSL reads, many times.
-
-    Its key is on the curve c2pnb304w1, compressed: to read it takes half a millisecond.
-    """
-    key = bytes.fromhex(
-        "303f301306072a8648ce3d020106082a8648ce3d0300110328000214"
-        "6cccbceb76f96215d15bc8112e0d559fd4af2b48f7fd409372003b86a4230cbeb5884fb8e2"
-    )
-    ed25519 = der(0x30, bytes.fromhex("06032b6570"))
-    dates = der(0x30, der(0x17, b"200101000000Z"), der(0x17, b"400101000000Z"))
-    body = der(0x30, der(2, b"\1"), ed25519, der(0x30), dates, der(0x30), key)
-    one = sized(der(0x30, body, ed25519, der(3, b"\0")))
-    return b"\x0b" + sized(sized(one * (size_bytes // len(one))))
+def hello() -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """A handshake that is begun, what it is given, and what it says."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return tls, incoming, outgoing
 
 
 async def stalls(place: Place, number: int) -> None:
     """Stop somewhere in the handshake, or amid a record after it."""
-    parts = [hello(), hello()[:-9], b"", record(b"")[:3]]
+    said = hello()[2].read()
+    parts = [said, said[:-9], b"", said[:3]]
     async with place.connect(f"127.0.0.{3 + number % 200}", plain=True) as (_, writer):
         writer.write(parts[number % len(parts)])
         place.blows += 1
@@ -300,28 +269,18 @@ async def stalls(place: Place, number: int) -> None:
 
 async def half_records(place: Place, number: int) -> None:
     """Send the head of one record and most of it. Each comes from an address of its own."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    tls, incoming, outgoing = hello()
     async with place.connect(f"127.0.{1 + number // 200}.{1 + number % 200}", plain=True) as wire:
         reader, writer = wire
         while True:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(65_536))
             with contextlib.suppress(ssl.SSLWantReadError):
                 tls.do_handshake()
                 break
-            writer.write(outgoing.read())
-            incoming.write(await reader.read(65_536))
         writer.write(outgoing.read() + b"\x17\x03\x03\x40\x10" + b"x" * 16_000)
         place.blows += 1
         await forever()
-
-
-async def shows_dear_certificates(place: Place, number: int) -> None:
-    async with place.connect(plain=True) as (reader, writer):
-        writer.write(hello())
-        await reader.readuntil(b"\x0e\0\0\0")  # the hello is done
-        writer.write(record(dear_certificates(15_000)))
-        place.blows += 1
-        await reader.read(65_536)
 
 
 class Attack(NamedTuple):
@@ -338,7 +297,7 @@ class Attack(NamedTuple):
     wrong: int = 0
     late_s: float = 0.4
     grows_mib: int = 24
-    tls: str = ""
+    tls: bool = False
     descriptors: int | None = None
 
 
@@ -396,11 +355,10 @@ ATTACKS: Final[dict[str, Attack]] = {
     "connections to the admin port": Attack(
         admin(lambda _: b"GET /liv"), 300, descriptors=300
     ),
-    "stalled handshakes": Attack(stalls, 150, tls="keys"),
+    "stalled handshakes": Attack(stalls, 150, tls=True),
     "parts of records": Attack(
-        half_records, 60, {"limits": {"memory_bytes": 176 * MIB}}, wrong=6, tls="keys"
+        half_records, 60, {"limits": {"memory_bytes": 176 * MIB}}, wrong=6, tls=True
     ),
-    "dear certificates": Attack(shows_dear_certificates, 16, late_s=0.6, tls="certificates"),
 }  # fmt: skip
 
 
@@ -417,19 +375,6 @@ async def engines() -> AsyncIterator[list[Engine]]:
     yield started
     for engine in started:
         await engine.stop()
-
-
-def secured(folder: Path, kind: str) -> tuple[dict[str, Any], ssl.SSLContext | None]:
-    """What the configuration says of TLS, and how the victim connects."""
-    if not kind:
-        return {"tenants": TENANTS}, None
-    files = issue(folder)
-    shown = client_certificate(folder, "victim.example") if kind == "certificates" else None
-    tls = files.settings | ({"client_ca_file": str(files.ca)} if shown else {})
-    certified = [TENANTS[0], TENANTS[1] | {"certificates": ["victim.example"]}]
-    listen = {"host": "127.0.0.1", "port": 0, "tls": tls}
-    tenants = certified if shown else TENANTS
-    return {"tenants": tenants, "listen": listen}, client_context(shown)
 
 
 def compare(quiet: Measured, beside: Measured, attack: Attack) -> None:
@@ -449,15 +394,19 @@ def compare(quiet: Measured, beside: Measured, attack: Attack) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_an_attack_costs_the_victim_nothing(
-    serve: Serve, engines: list[Engine], tmp_path: Path, name: str
+    serve: Serve, engines: list[Engine], files: Files, name: str
 ) -> None:
     attack = ATTACKS[name]
-    secure, context = secured(tmp_path, attack.tls)
-    config = {"admin": {"host": "127.0.0.1", "port": 0, "token": ADMIN_TOKEN}, **secure}
+    config: dict[str, Any] = {
+        "admin": {"host": "127.0.0.1", "port": 0, "token": ADMIN_TOKEN},
+        "tenants": TENANTS,
+    }
+    if attack.tls:
+        config["listen"] = {"host": "127.0.0.1", "port": 0, "tls": files.settings}
     penstock = await serve(
         list(engines), at_rest=False, descriptors=attack.descriptors, **config | dict(attack.config)
     )
-    place = Place(penstock, context)
+    place = Place(penstock, client_context() if attack.tls else None)
     quiet = await measure(place, QUIET_S, attack.padding)
     before_bytes = penstock.resident_bytes
     async with going_on(*(strikes(place, attack, number) for number in range(attack.clients))):
@@ -473,36 +422,3 @@ async def test_an_attack_costs_the_victim_nothing(
     assert grown_bytes < attack.grows_mib * MIB
     assert states == ["ready", "ready"]
     await penstock.until_at_rest()
-
-
-# A hostile backend -----------------------------------------------------------------------------
-
-
-async def test_hostile_backends_cost_nobody_anything(
-    serve: Serve, engines: list[Engine], tmp_path: Path
-) -> None:
-    """Each probe of theirs dials, and is sent certificates that take 100 to 200 ms to read."""
-    sent = 0
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        with contextlib.suppress(OSError):
-            await reader.read(65_536)
-            server_hello = b"\x03\x03" + os.urandom(32) + bytes.fromhex("00c02b000005ff01000100")
-            said = b"\x02" + sized(server_hello) + dear_certificates(24_280)
-            for at in range(0, len(said), 16_000):
-                writer.write(record(said[at : at + 16_000]))
-            sent += 1
-            await reader.read(65_536)
-        writer.transport.abort()
-
-    hostile = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(6)]
-    urls = [f"https://localhost:{each.sockets[0].getsockname()[1]}" for each in hostile]
-    pool = {"tls": {"ca_file": str(issue(tmp_path).ca)}}
-    health = {"interval_s": 0.2, "timeout_s": 2}
-    backends = [*(engine.url for engine in engines), *urls]
-    penstock = await serve(backends, ready=2, pool=pool, tenants=TENANTS, health=health)
-    beside = await measure(Place(penstock, None), BESIDE_S, 0)
-    await stop_listening(*hostile)
-    assert sent > 6
-    compare(Measured([0.0], [0.0], [0.0], []), beside, Attack(holds(b"", 1.0), late_s=0.3))

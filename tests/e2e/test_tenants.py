@@ -72,8 +72,8 @@ async def test_health_and_preflights_need_no_key(fleet: Fleet) -> None:
         _, penstock = await fleet(listen=listen)
         got = await ask(penstock, COMPLETIONS, method="OPTIONS", origin="https://a.example")
         assert got.status == status
-        for method, answer in (("GET", 200), ("HEAD", 200), ("POST", 401)):
-            assert (await ask(penstock, "/health", method=method)).status == answer
+        for method, told in (("GET", 200), ("HEAD", 200), ("POST", 401)):
+            assert (await ask(penstock, "/health", method=method)).status == told
 
 
 WHOSE: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {

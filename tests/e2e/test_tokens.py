@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from penstock.proxy.data.counting import BODY_BYTES_MAX, QUEUED_BYTES_MAX
-from tests.e2e.forked import run
 from tests.e2e.process import Fleet, Serve, Simulate, pool_of
 from tests.e2e.request import ask
 from tests.e2e.traffic import Traffic
@@ -47,23 +46,6 @@ async def test_prompts_are_counted_exactly(
     within = re.search(r'token_estimate_error_ratio_bucket\{le="0.95"\} (\S+)', metrics)
     assert within is not None
     assert float(within[1]) <= 1  # the first of the other prompt, whose template is not known
-
-
-async def test_check_reads_the_tokenizer(tmp_path: Path) -> None:
-    config = tmp_path / "penstock.yaml"
-    for content, said in ((None, "cannot be read"), (b"no ranks", "is not a tiktoken ranks file")):
-        if content is not None:
-            (tmp_path / "ranks").write_bytes(content)
-        config.write_text(
-            "pools: [{name: p, backends: [{name: b, url: 'http://127.0.0.1:1'}]}]\n"
-            "tokens:\n  estimator: tiktoken\n  file: ranks\n"
-        )
-        told = await run("check", str(config))
-        assert told.status == 2
-        assert told.err.startswith(f"{config}:4: tokens.file: ")
-        assert said in told.err
-    (tmp_path / "ranks").write_bytes(ranks())
-    assert (await run("check", str(config))).status == 0
 
 
 def ranks(*merges: bytes) -> bytes:
