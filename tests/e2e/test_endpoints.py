@@ -12,7 +12,7 @@ from penstock.bench.sim.connection import Reply, Request
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Fleet, Serve, Simulate, pool_of
 from tests.e2e.raw_backend import RawBackend, answer
-from tests.e2e.request import BODIES, CHAT, MESSAGES, ask, one
+from tests.e2e.request import BODIES, CHAT, MESSAGES, Got, ask, one
 from tests.e2e.wire import Client, request
 
 MODEL = {"model": "sim-model"}
@@ -84,6 +84,9 @@ async def test_added_paths_go_to_the_first_pool(simulate: Simulate, serve: Serve
         assert (got.status, got.json["error"]["code"]) == (status, code)
 
 
+ADAPTER = "x_amzn_sagemaker_adapter_identifier"
+
+
 WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -100,6 +103,38 @@ async def test_invocations_stream_like_their_api(simulate: Simulate, serve: Serv
         assert orjson.loads(server.seen[-1].body)["stream_options"]["include_usage"] is True
     metrics = await penstock.metrics()
     assert 'penstock_completion_tokens_total{pool="default"} 80' in metrics
+
+
+async def test_models_choose_the_pool_on_every_path(simulate: Simulate, serve: Serve) -> None:
+    """On /invocations the head names the model to vLLM; where it does not, the body does to us."""
+    red, blue = [(await simulate(1, model=model))[0] for model in ("red", "blue")]
+    pools = [
+        pool_of("red", {"red": red}, models=["red"]),
+        pool_of("blue", {"blue": blue}, models=["blue"]),
+    ]
+    penstock = await serve([red, blue], pools=pools)
+
+    def served(got: Got) -> tuple[int, str | None]:
+        return got.status, got.headers.get("x-penstock-backend")
+
+    for path, body in (
+        ("/v1/chat/completions/batch", BATCH),
+        ("/v2/embed", TEXTS),
+        ("/generative_scoring", ITEMS),
+        ("/invocations", CHAT_FIELDS),
+    ):
+        for model in ("blue", "red"):
+            assert served(await ask(penstock, path, body | {"model": model})) == (200, model)
+        assert (await ask(penstock, path, body | {"model": "green"})).status == 404
+    adapter = {ADAPTER: "blue"}
+    for fields in (CHAT_FIELDS, PROMPT_FIELDS, {"input": "a river"}):
+        for named in (fields, fields | {"model": "red"}):
+            assert served(await ask(penstock, "/invocations", named, **adapter)) == (200, "blue")
+    got = await ask(penstock, "/invocations", CHAT_FIELDS, **{ADAPTER: "green"})
+    assert (got.status, got.json["error"]["code"]) == (404, "model_not_found")
+    # Elsewhere vLLM does not read it.
+    chat = CHAT_FIELDS | {"model": "red"}
+    assert served(await ask(penstock, "/v1/chat/completions", chat, **adapter)) == (200, "red")
 
 
 NAME = "org/model-8B"

@@ -206,6 +206,25 @@ async def test_without_descriptors_it_neither_spins_nor_dies(fleet: Fleet) -> No
     assert len(await penstock.backends()) == 1
 
 
+async def test_empty_lines_buy_no_time(guard: Guard) -> None:
+    """One is skipped before a request; a client that goes on with them asks for nothing."""
+    limits = {"client_head_s": 0.3, "client_idle_s": 0.4}
+    _, penstock = await guard(timeouts=limits)
+    client = await Client.open(penstock, b"\r\n" + request())
+    assert (await client.answer()).status == 200
+    client.send(b"\r\n" + request())
+    assert (await client.answer()).status == 200
+    began_s = time.monotonic()
+    client = await Client.open(penstock)
+    rest = asyncio.create_task(client.rest(5.0))
+    while not rest.done():
+        for byte in (b"\r", b"\n"):
+            client.send(byte)
+            await asyncio.sleep(0.05)
+    assert await rest is not None
+    assert time.monotonic() - began_s < 3.0
+
+
 STREAM = {"model": "sim-model", "prompt": "on and on", "max_tokens": 200, "stream": True}
 PLAIN = STREAM | {"stream": False}
 # Of several, one falls where timers come before what was received.

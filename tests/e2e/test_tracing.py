@@ -131,6 +131,22 @@ def _nothing_secret(penstock: Penstock, servers: list[SimServer], receiver: Span
         assert secret.encode() not in raw, secret
 
 
+async def test_strangers_cannot_force_spans(fleet: Fleet, receiver: SpanReceiver) -> None:
+    _, penstock = await fleet(
+        tenants=[{"name": "research", "keys": [{"key": KEY}]}], tracing=tracing(receiver)
+    )
+    wrong = {"authorization": "Bearer sk-canary-wrong"}
+    assert (await ask(penstock, PATH, BODY, traceparent=SAMPLED, **wrong)).status == 401
+    assert (await ask(penstock, PATH, BODY, x_request_id="id-2", **wrong)).status == 401
+    await receiver.until(1)
+    await asyncio.sleep(1.2)
+    (own,) = receiver.spans
+    assert own.attributes["penstock.request_id"] == "id-2"
+    assert own.attributes["penstock.error"] == "unauthorized"
+    assert not own.failed
+    assert "penstock.tenant" not in own.attributes
+
+
 @pytest.fixture
 def deaf() -> Iterator[str]:
     """The address of a server that accepts connections, and never reads."""
