@@ -20,7 +20,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "peers": ("peers.cli", "the same requests through other proxies, on simulated servers"),
     "routing": ("routing.cli", "policies on simulated engines in virtual time"),
     "overload": ("overload.cli", "admission above a fleet's capacity, in virtual time"),
-    "spill": ("spill.cli", "long prompts: one fleet, two pools, two that spill, in virtual time"),
+    "spill": (
+        "routing.spill",
+        "long prompts: one fleet, two pools, two that spill, in virtual time",
+    ),
     "canary": ("canary.cli", "how soon a worse version is rolled back, in virtual time"),
     "verdict": ("verdict.cli", "verdicts on fleets whose trouble is known, in real time"),
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),

@@ -26,6 +26,7 @@ import uvloop
 from penstock.bench.arguments import count, option
 from penstock.bench.client import METRICS, Clients, get, post, samples
 from penstock.bench.report import BenchError, head, row, say
+from penstock.bench.routing.trace import random_times
 from penstock.bench.sim.profiles import Profile
 from penstock.bench.sim.server import SimServer
 
@@ -92,13 +93,10 @@ def prefixes(rng: Random) -> list[Request]:
 
 
 def poisson(rng: Random, per_s: float, length_s: float) -> list[Request]:
-    requests: list[Request] = []
-    at_s = rng.expovariate(per_s)
-    while at_s < length_s:
-        sizes = rng.randint(50, 800), rng.randint(10, 100)
-        requests.append(Request(OPEN + len(requests), at_s, *sizes))
-        at_s += rng.expovariate(per_s)
-    return requests
+    return [
+        Request(OPEN + number, at_s, rng.randint(50, 800), rng.randint(10, 100))
+        for number, at_s in enumerate(random_times(length_s, per_s, rng))
+    ]
 
 
 class NotLikeVllm(BenchError):

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from penstock.bench.overload.mixes import H100, STREAM, Mix, Shown
 from penstock.bench.report import BenchError
-from penstock.bench.routing.trace import Arrival, fitting, opened, sample, speedup
+from penstock.bench.routing.trace import Arrival, fitting, opened, random_times, sample, speedup
 from penstock.bench.sim.profiles import Gpu
 
 HIGH_SHARE: Final = 0.1
@@ -96,16 +96,9 @@ def poisson(
     mix: Mix, rate: Callable[[float], float], length_s: float, rng: Random, clients: Clients
 ) -> list[Call]:
     """Calls that come at random, `rate(at_s)` in a second."""
-    calls: list[Call] = []
-    at_s = 0.0
     most = max(rate(float(second)) for second in range(int(length_s) + 1))
-    while True:
-        at_s += rng.expovariate(most)
-        if at_s >= length_s:
-            return calls
-        if rng.random() * most >= rate(at_s):
-            continue
-        calls.append(clients.call(mix, at_s, rng))
+    times = random_times(length_s, most, rng)
+    return [clients.call(mix, at, rng) for at in times if rng.random() * most < rate(at)]
 
 
 class Loop:

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -21,12 +20,13 @@ import uvloop
 from penstock.balancing.admission.degradation import Step
 from penstock.bench.arguments import listed, names, option, options_of_runs, positive
 from penstock.bench.overload import panel
-from penstock.bench.overload.calls import HIGH_SHARE, Call, Clients, poisson
+from penstock.bench.overload.calls import HIGH_SHARE, Call, Clients, Log, Open
 from penstock.bench.overload.http import Player
 from penstock.bench.overload.mixes import ENGINES, MIXES, PROFILE
-from penstock.bench.overload.outcome import figures
+from penstock.bench.overload.outcome import longest_quarter, of_pressed
 from penstock.bench.overload.scenes import RULES as PLAIN_RULES
-from penstock.bench.overload.world import World
+from penstock.bench.overload.scenes import Scene, is_high
+from penstock.bench.overload.world import Site
 from penstock.bench.peers.field import peers, start_all
 from penstock.bench.peers.fleet import Fleet
 from penstock.bench.report import computed, head, row, save, say, short
@@ -53,6 +53,7 @@ RESERVES: Final = {"standard": 0.0, "batch": 0.1}
 DEGRADE: Final = "degrade"
 RULES: Final = (*PLAIN_RULES, DEGRADE)
 # What `degrade` does beside admission: at half of the pressure, shorter answers to the low class.
+GROUPS: Final = {"high": is_high, "low": lambda call: call.rank > 0}
 STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
 
 
@@ -72,22 +73,27 @@ class Cell:
 
     def calls(self) -> list[Call]:
         """The same for all rules."""
-        mix = MIXES[self.mix]
-        rate = self.load * mix.capacity_per_s
-        high = HIGH_SHARE if self.high_load is None else min(1.0, self.high_load / self.load)
-        clients = Clients(high_share=high)
-        calls = poisson(mix, lambda _: rate, self.length_s, Random(f"{self.seed}"), clients)
-        return [call for call in calls if call.rank == 0 or not self.high_alone]
+        calls = self._scene().calls(self.seed)
+        return [call for call in calls if is_high(call) or not self.high_alone]
 
     def figures(self) -> dict[str, float]:
         """Compute it, in virtual time. The same cell gives the same figures."""
+        rule, steps = ("admission", STEPS) if self.rule == DEGRADE else (self.rule, ())
+        log, *_, preemptions = self._scene().played(rule, self.seed, self.calls(), steps)
+        return self.judged(log, preemptions)
+
+    def judged(self, log: Log, preemptions: int = 0) -> dict[str, float]:
+        """Rates are per second, times in seconds, the rest are shares."""
+        span_s = WARM_S, self.length_s
+        quarter = longest_quarter(MIXES[self.mix], log, *span_s)
+        return of_pressed(log, *span_s, preemptions, GROUPS) | {"longest_quarter": quarter}
+
+    def _scene(self) -> Scene:
         mix = MIXES[self.mix]
-        steps = STEPS if self.rule == DEGRADE else ()
-        policy, enabled = PLAIN_RULES["admission" if steps else self.rule]
-        world = World(mix, enabled=enabled, seed=self.seed, policy=policy, steps=steps)
-        log = world.run(self.calls(), self.length_s + REST_S)
-        preemptions = sum(engine.preemptions_total for engine in world.engines)
-        return figures(mix, log, WARM_S, self.length_s, preemptions)
+        high = HIGH_SHARE if self.high_load is None else min(1.0, self.high_load / self.load)
+        source = Open(mix, self.load, Clients(high_share=high))
+        site = Site((mix.profile,) * ENGINES)
+        return Scene(self.mix, (source,), site, WARM_S, self.length_s, REST_S, pressed=True)
 
 
 def run(options: Namespace) -> int:
@@ -146,7 +152,7 @@ def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
                 fleet.fresh()
                 player = Player(proxy.port, options.speedup, seed, options.low_class)
                 log = uvloop.run(player.play(cell.calls()))
-                found[cell] = figures(mix, log, WARM_S, options.length_s)
+                found[cell] = cell.judged(log)
     return found
 
 
@@ -154,7 +160,7 @@ def _table(mix: str, found: Mapping[Cell, dict[str, float]]) -> None:
     print(f"\n{mix}\n\n{head('load, rule', *[title for _, title in SHOWN])}")
     for load, rule in dict.fromkeys((cell.load, cell.rule) for cell in found):
         runs = [each for cell, each in found.items() if (cell.load, cell.rule) == (load, rule)]
-        means = [statistics.fmean(each[key] for each in runs) for key, _ in SHOWN]
+        means = [statistics.fmean(each.get(key, 0.0) for each in runs) for key, _ in SHOWN]
         print(row(f"{load:g} {rule}", *[short(mean) for mean in means]))
 
 

@@ -89,10 +89,3 @@ MIXES: Final = {
         Mix("agents", H100, _agents, 45.0, beginnings=180, beginning_tokens=6_144),
     )
 }
-
-
-def quartiles(mix: Mix) -> list[int]:
-    """The sizes of prompts that divide them into quarters."""
-    rng = Random(2)
-    sizes = sorted([mix.draw(rng)[0] for _ in range(4_000)])
-    return [sizes[1_000], sizes[2_000], sizes[3_000]]

@@ -1,49 +1,19 @@
 """What a run is judged by. Every figure is of the calls that came within a part of the run."""
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from statistics import fmean
 from typing import Final
 
 from penstock.bench.overload.calls import Call, Log
-from penstock.bench.overload.mixes import Mix, quartiles
+from penstock.bench.overload.mixes import Mix
 from penstock.bench.routing.outcome import quantile
 
 # As penstock has them where nothing else is configured.
 CLASSES: Final = ("interactive", "standard", "batch")
 # A prediction of less is as good as this.
-SHORT_S = 0.05
-
-
-def figures(
-    mix: Mix, log: Log, from_s: float, to_s: float, preemptions: int = 0
-) -> dict[str, float]:
-    """Rates are per second, times in seconds, the rest are shares."""
-    seconds = to_s - from_s
-    calls = _within(log, from_s, to_s)
-    sent = sum(call.sent for call in calls)
-    shares = share_of_quarters(mix, calls)
-    high = [call.ttft_s for call in calls if call.rank == 0 and call.ttft_s >= 0.0]
-    low = [call.ttft_s for call in calls if call.rank and call.ttft_s >= 0.0]
-    good = sum(call.good for call in calls)
-    urgent = [call.good for call in calls if call.rank == 0]
-    return {
-        "good_per_s": good / seconds,
-        "goodput": good / max(1, len(calls)),
-        "high_goodput": sum(urgent) / max(1, len(urgent)),
-        "tokens_per_s": _tokens_per_s(log, from_s, to_s),
-        "high_ttft_p50_s": quantile(high, 0.5),
-        "high_ttft_p99_s": quantile(high, 0.99),
-        "low_ttft_p50_s": quantile(low, 0.5),
-        "low_ttft_p99_s": quantile(low, 0.99),
-        "refused": _refused(calls),
-        "capped": sum(c.answer_tokens < c.output_tokens for c in calls) / max(1, len(calls)),
-        "late": sum(call.late for call in calls) / max(1, sent),
-        "least_quarter": min(shares),
-        "longest_quarter": shares[3],
-        "preemptions": float(preemptions),
-        "prediction_error": quantile(_errors(log), 0.5),
-    }
+SHORT_S: Final = 0.05
+Belongs = Callable[[Call], bool]
 
 
 def of_ordinary(
@@ -74,27 +44,40 @@ def of_ordinary(
 
 
 def of_pressed(
-    log: Log, from_s: float, to_s: float, preemptions: int, is_victim: Callable[[Call], bool]
+    log: Log, from_s: float, to_s: float, preemptions: int, groups: Mapping[str, Belongs]
 ) -> dict[str, float]:
-    """What is left above the capacity. `is_victim`: for whom the others are too many."""
+    """What is left above the capacity. Of those who belong to a group also apart."""
     calls = _within(log, from_s, to_s)
-    high = [call for call in calls if call.rank == 0]
     found = {
         "good_per_s": sum(call.good for call in calls) / (to_s - from_s),
         "goodput": _mean([call.good for call in calls]),
         "answered": _mean([call.e2e_s >= 0.0 for call in calls]),
         "tokens_per_s": _tokens_per_s(log, from_s, to_s),
         "refused": _refused(calls),
-        "late": sum(c.late for c in calls) / max(1, sum(c.sent for c in calls)),
+        "capped": _mean([call.answer_tokens < call.output_tokens for call in calls]),
+        "late": sum(call.late for call in calls) / max(1, sum(call.sent for call in calls)),
         "preemptions": float(preemptions),
+        "prediction_error": quantile(_errors(log), 0.5),
     }
-    for name, group in (("high", high), ("victim", list(filter(is_victim, calls)))):
+    for name, belongs in groups.items():
+        group = list(filter(belongs, calls))
         if group:
             found[f"{name}_goodput"] = _mean([call.good for call in group])
             found[f"{name}_refused"] = _refused(group)
         if ttfts_s := [call.ttft_s for call in group if call.ttft_s >= 0.0]:
-            found[f"{name}_p99_s"] = quantile(ttfts_s, 0.99)
+            found[f"{name}_ttft_p50_s"] = quantile(ttfts_s, 0.5)
+            found[f"{name}_ttft_p99_s"] = quantile(ttfts_s, 0.99)
     return found
+
+
+def longest_quarter(mix: Mix, log: Log, from_s: float, to_s: float) -> float:
+    """The goodput of the quarter of the calls with the longest prompts, over that of all."""
+    rng = Random(2)
+    border = sorted([mix.draw(rng)[0] for _ in range(4_000)])[3_000]
+    calls = _within(log, from_s, to_s)
+    longest = [call.good for call in calls if call.prompt_tokens >= border]
+    overall = _mean([call.good for call in calls])
+    return _mean(longest) / overall if longest and overall else 1.0
 
 
 def _within(log: Log, from_s: float, to_s: float) -> list[Call]:
@@ -111,18 +94,6 @@ def _refused(calls: Sequence[Call]) -> float:
 
 def _tokens_per_s(log: Log, from_s: float, to_s: float) -> float:
     return sum(n for at_s, n in log.tokens if from_s <= at_s < to_s) / (to_s - from_s)
-
-
-def share_of_quarters(mix: Mix, calls: Sequence[Call]) -> list[float]:
-    """Goodput of each quarter of the calls by their prompts' sizes, over that of all."""
-    bounds = quartiles(mix)
-    came, good = [0] * 4, [0] * 4
-    for call in calls:
-        quarter = min(3, bisect_right(bounds, call.prompt_tokens))
-        came[quarter] += 1
-        good[quarter] += call.good
-    overall = sum(good) / max(1, sum(came))
-    return [g / c / overall if c and overall else 1.0 for g, c in zip(good, came, strict=True)]
 
 
 def _errors(log: Log) -> list[float]:

@@ -41,10 +41,10 @@ OF_PRESSED: Final = (
     ("answered", "answered"),
     ("tokens_per_s", "tokens/s"),
     ("refused", "refused"),
-    ("high_p99_s", "high: TTFT p99 s"),
+    ("high_ttft_p99_s", "high: TTFT p99 s"),
     ("high_goodput", "good"),
-    ("victim_p99_s", "victim: TTFT p99 s"),
-    ("alone_p99_s", "alone"),
+    ("victim_ttft_p99_s", "victim: TTFT p99 s"),
+    ("alone_ttft_p99_s", "alone"),
     ("victim_goodput", "good"),
     ("victim_refused", "refused"),
 )

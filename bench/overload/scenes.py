@@ -13,12 +13,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from penstock.balancing.admission.degradation import Step
 from penstock.bench.overload.calls import (
     HIGH_SHARE,
     PATIENT,
     Call,
     Clients,
     Closed,
+    Log,
     Open,
     Recorded,
     Source,
@@ -56,6 +58,10 @@ VICTIM: Final = "victim"
 HIGH: Final = "high"
 
 
+def is_high(call: Call) -> bool:
+    return call.rank == 0
+
+
 @dataclass(frozen=True, slots=True)
 class Past:
     """A request that somebody sends the first engine past penstock."""
@@ -85,26 +91,29 @@ class Scene:
 
     def figures(self, rule: str, seed: int) -> dict[str, float]:
         """Compute it, in virtual time. The same gives the same. Raises BenchError."""
-        span_s = self.warm_s, self.length_s
-        world, idle = self._play(rule, seed, self._calls(seed))
-        preemptions = sum(engine.preemptions_total for engine in world.engines)
+        calls = self.calls(seed)
         if not self.pressed:
+            world = self._world(rule, seed)
+            idle = Idle(world)
+            log = world.run(calls, self.length_s + self.rest_s)
+            span_s = self.warm_s, self.length_s
             tenants = [each.clients.tenant for each in self.sources]
             named = tuple(dict.fromkeys(filter(None, tenants)))
-            return of_ordinary(world.log, *span_s, preemptions, idle.share(*span_s), named)
-        found = of_pressed(world.log, *span_s, preemptions, self.is_victim)
+            return of_ordinary(log, *span_s, world.preemptions, idle.share(*span_s), named)
+        groups = {HIGH: is_high, VICTIM: self.is_victim}
+        found = of_pressed(*self.played(rule, seed, calls), groups)
         if self.victim:
-            alone, _ = self._play(rule, seed, list(filter(self.is_victim, self._calls(seed))))
-            told = of_pressed(alone.log, *span_s, 0, self.is_victim)
-            found["alone_p99_s"] = told.get("victim_p99_s", 0.0)
+            alone = [call for call in self.calls(seed) if self.is_victim(call)]
+            told = of_pressed(*self.played(rule, seed, alone), groups)
+            found["alone_ttft_p99_s"] = told.get("victim_ttft_p99_s", 0.0)
         return found
 
     def is_victim(self, call: Call) -> bool:
         if self.victim == HIGH:
-            return call.rank == 0
+            return is_high(call)
         return bool(self.victim) and call.tenant == self.victim
 
-    def _calls(self, seed: int) -> list[Call]:
+    def calls(self, seed: int) -> list[Call]:
         """The same under all rules."""
         calls: list[Call] = []
         for number, source in enumerate(self.sources):
@@ -112,15 +121,23 @@ class Scene:
             calls += source.calls(self.length_s, rng)
         return sorted(calls, key=lambda call: call.at_s)
 
-    def _play(self, rule: str, seed: int, calls: Sequence[Call]) -> tuple[World, Idle]:
+    def played(
+        self, rule: str, seed: int, calls: Sequence[Call], steps: tuple[Step, ...] = ()
+    ) -> tuple[Log, float, float, int]:
+        """Play these calls: what was seen, the part of the time that counts, preemptions."""
+        world = self._world(rule, seed, steps)
+        log = world.run(calls, self.length_s + self.rest_s)
+        return log, self.warm_s, self.length_s, world.preemptions
+
+    def _world(self, rule: str, seed: int, steps: tuple[Step, ...] = ()) -> World:
         policy, enabled = RULES[rule]
         classes = (Class(self.deadline_s),) * 2 if self.pressed else PATIENT_CLASSES
-        world = World(self.site, enabled=enabled, seed=seed, policy=policy, classes=classes)
+        world = World(
+            self.site, enabled=enabled, seed=seed, policy=policy, classes=classes, steps=steps
+        )
         if self.past is not None:
             world.send_past(0, self.past.prompt_tokens, self.past.output_tokens, self.past.at_s)
-        idle = Idle(world)
-        world.run(calls, self.length_s + self.rest_s)
-        return world, idle
+        return world
 
 
 # Beside the repository, as for `make bench-routing`.

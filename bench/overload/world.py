@@ -90,19 +90,16 @@ class World(Engines):
         *,
         enabled: bool,
         seed: int,
-        deadline_s: float = GOOD_TTFT_S,
         policy: str = "token_cost",
-        shares: tuple[float, ...] = (0.0, 0.0),
         steps: tuple[Step, ...] = (),
         degradable: Collection[str] | None = None,
-        classes: List[Class] | None = None,
+        classes: List[Class] = (Class(GOOD_TTFT_S),) * 2,
     ) -> None:
-        """`deadline_s`: that of a class. A client with less patience says so. `steps`: they cap
-        answers, for all tenants or for these (`degradable`). `classes`: deadlines and shares, class
-        by class."""
+        """`steps`: they cap answers, for all tenants or for these (`degradable`). `classes`:
+        deadlines and shares, class by class. A client with less patience says so."""
         site = mix if isinstance(mix, Site) else Site((mix.profile,) * ENGINES)
         self.site = site
-        self._classes = classes or [Class(deadline_s, share) for share in shares]
+        self._classes = classes
         self._rng = Random(f"clients {seed}")
         super().__init__(
             [Engine(profile, Random(f"{seed} {i}")) for i, profile in enumerate(site.profiles)]
@@ -134,6 +131,10 @@ class World(Engines):
             self.at(0.0, self._scrape)
         self.elapse(until_s)
         return self.log
+
+    @property
+    def preemptions(self) -> int:
+        return sum(engine.preemptions_total for engine in self.engines)
 
     def send_past(self, index: int, prompt_tokens: int, output_tokens: int, at_s: float) -> None:
         """Somebody sends an engine a request by another way."""

@@ -16,7 +16,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Final
 
-from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival
+from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, random_times
 
 REQUESTS_PER_S: Final = 4.0
 LONG_SHARE: Final = 0.08
@@ -37,7 +37,7 @@ def skewed(length_s: float, rng: Random) -> list[Arrival]:
     """Poisson arrivals of unique prompts: 20,000 tokens, or far oftener 300."""
     return [
         Arrival(at_s, 20_000 if rng.random() < LONG_SHARE else 300, 64)
-        for at_s in _poisson(length_s, rng)
+        for at_s in list(random_times(length_s, REQUESTS_PER_S, rng))
     ]
 
 
@@ -45,7 +45,7 @@ def uniform(length_s: float, rng: Random) -> list[Arrival]:
     """Poisson arrivals of unique prompts of 256 to 8,192 tokens."""
     return [
         Arrival(at_s, rng.randint(256, 8_192), rng.randint(50, 500))
-        for at_s in _poisson(length_s, rng)
+        for at_s in list(random_times(length_s, REQUESTS_PER_S, rng))
     ]
 
 
@@ -54,7 +54,7 @@ def shared_prefix(length_s: float, rng: Random) -> list[Arrival]:
     sizes = [rng.randint(4, 16) for _ in range(GROUPS)]  # in blocks
     weights = [1.0 / rank**SKEW for rank in range(1, GROUPS + 1)]
     arrivals = []
-    for at_s in _poisson(length_s, rng):
+    for at_s in list(random_times(length_s, REQUESTS_PER_S, rng)):
         (group,) = rng.choices(range(GROUPS), weights)
         prefix = tuple(group * 1_000 + i for i in range(sizes[group]))
         tokens = sizes[group] * BLOCK_TOKENS + rng.randint(100, 1_000)
@@ -66,7 +66,7 @@ def agentic(length_s: float, rng: Random) -> list[Arrival]:
     """Conversations: each turn's prompt is all before it, the answers too, and a tool's result."""
     blocks = count(1)
     arrivals = []
-    begun = _poisson(LEAD_S + length_s, rng, REQUESTS_PER_S / TURNS_MEAN)
+    begun = list(random_times(LEAD_S + length_s, REQUESTS_PER_S / TURNS_MEAN, rng))
     for number, start_s in enumerate(begun):
         at_s, tokens = start_s - LEAD_S, rng.randint(8_000, 16_000)
         prefix: list[int] = []
@@ -82,15 +82,6 @@ def agentic(length_s: float, rng: Random) -> list[Arrival]:
             tokens += output + rng.randint(100, 700)
     arrivals.sort()
     return arrivals
-
-
-def _poisson(length_s: float, rng: Random, per_s: float = REQUESTS_PER_S) -> list[float]:
-    times = []
-    at_s = rng.expovariate(per_s)
-    while at_s < length_s:
-        times.append(at_s)
-        at_s += rng.expovariate(per_s)
-    return times
 
 
 GENERATORS: Final[Mapping[str, Callable[[float, Random], list[Arrival]]]] = MappingProxyType(

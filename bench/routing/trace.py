@@ -194,6 +194,14 @@ def _lengths(table: str) -> tuple[Sequence[int], Sequence[float]]:
     return [int(length) for length in weights], list(weights.values())
 
 
+def random_times(length_s: float, per_s: float, rng: Random) -> Iterator[float]:
+    """When requests come that know nothing of each other. Each time is drawn when asked for."""
+    at_s = rng.expovariate(per_s)
+    while at_s < length_s:
+        yield at_s
+        at_s += rng.expovariate(per_s)
+
+
 def fitting(arrivals: Sequence[Arrival], profile: Gpu) -> list[Arrival]:
     """Those that the model has the context for; vLLM refuses the others."""
     limit = profile.context_tokens

@@ -8,7 +8,7 @@ import pytest
 from penstock.bench.overload.calls import Call
 from penstock.bench.overload.idle import Idle
 from penstock.bench.overload.mixes import H100
-from penstock.bench.overload.world import Site, World
+from penstock.bench.overload.world import Class, Site, World
 from penstock.bench.sim.profiles import Gpu
 
 SMALL = replace(H100, kv_tokens=4_096, max_num_seqs=4)
@@ -16,7 +16,7 @@ SMALL = replace(H100, kv_tokens=4_096, max_num_seqs=4)
 
 def held(profile: Gpu) -> World:
     """Its engine runs more, but is given one request at a time."""
-    world = World(Site((profile,)), enabled=True, seed=1, deadline_s=60.0)
+    world = World(Site((profile,)), enabled=True, seed=1, classes=(Class(60.0),) * 2)
     world.backends[0].max_requests = 1
     return world
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.bench.spill.cli import Cell
+from penstock.bench.routing.spill import Cell
 
 
 def cell(rule: str) -> Cell:
