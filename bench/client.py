@@ -53,15 +53,48 @@ class Way(Enum):
 class Answer:
     """One answer as far as it came."""
 
-    __slots__ = ("body", "ended", "headers", "reads", "status")
+    __slots__ = ("_parser", "body", "ended", "first_s", "headers", "kept", "reads", "status")
 
     def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.ended = False  # by its own framing
+        self.kept = False  # its connection may be used again
+        self.first_s = 0.0
+        """When its first byte was read."""
         self.reads: list[tuple[float, int]] = []
         """When a part of the body was read, and how long the body was then."""
+
+    def feed(self, data: bytes, now_s: float = 0.0) -> bool:
+        """More of it. Returns whether that is HTTP."""
+        before = len(self.body)
+        self.first_s = self.first_s or now_s
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.ended = False
+            return False
+        finally:
+            if len(self.body) > before:
+                self.reads.append((now_s, len(self.body)))
+        return True
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.ended = True
+        self.kept = self._parser.should_keep_alive()  # known now only: the parser forgets it
 
 
 class ClientConnection(asyncio.Protocol):
@@ -70,11 +103,9 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, None)
-        self._parser = httptools.HttpResponseParser(self)
         self.answer = Answer()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._kept = False
         self.open = True
 
     @classmethod
@@ -107,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self.open and self.answer.ended and self._kept
+        return self.open and self.answer.ended and self.answer.kept
 
     def leave(self, way: Way) -> None:
         """Leave; after a half-close the proxy is who closes."""
@@ -125,41 +156,20 @@ class ClientConnection(asyncio.Protocol):
         """Wait until the connection is gone."""
         await asyncio.shield(self._gone)
 
-    # What the loop and the parser call.
+    # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        answer = self.answer
-        before = len(answer.body)
-        now_s = monotonic()
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.answer.ended = False
+        if not self.answer.feed(data, monotonic()):
             self._transport.abort()
-        if len(answer.body) > before:
-            answer.reads.append((now_s, len(answer.body)))
+        elif self.answer.ended and not self._over.done():
+            self._over.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
         self._gone.set_result(None)
-        if not self._over.done():
-            self._over.set_result(None)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self.answer.status = self._parser.get_status_code()
-
-    def on_body(self, body: bytes) -> None:
-        self.answer.body += body
-
-    def on_message_complete(self) -> None:
-        self.answer.ended = True
-        self._kept = self._parser.should_keep_alive()  # known now only: the parser forgets it
         if not self._over.done():
             self._over.set_result(None)
 

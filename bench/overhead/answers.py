@@ -144,25 +144,6 @@ def chat_request(*, events: int = 0, interval_ms: int = 0, prompt_bytes: int = 0
     return post("/v1/chat/completions", content, headers)
 
 
-def dechunked(body: bytes) -> bytes | None:
-    """The content of a whole chunked body; None when it is malformed, cut, or too long."""
-    parts: list[bytes] = []
-    at = 0
-    while True:
-        line_end = body.find(b"\r\n", at)
-        try:
-            size = int(body[at:line_end], 16) if line_end > 0 else -1
-        except ValueError:
-            return None
-        at = line_end + 2
-        if size < 0 or body[at + size : at + size + 2] != b"\r\n":
-            return None
-        if size == 0:
-            return b"".join(parts) if at + 2 == len(body) else None
-        parts.append(body[at : at + size])
-        at += size + 2
-
-
 def content_of(body: bytes) -> str | None:
     """The text of a stream of chat chunks that ends as it must, else None.
 

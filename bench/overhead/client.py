@@ -1,7 +1,7 @@
 """The load client, one process for one load: `python -m penstock.bench.overhead.client LOAD`.
 
 LOAD is a load as JSON (see `loads`); the report is printed as JSON. Of streams every read costs one
-clock, one count, two bins and the bytes kept; whether the bytes are right is looked at when all
+clock, one count, two times and the bytes kept; whether the bytes are right is looked at when all
 have ended, outside the window. Plain requests have a fixed rate, so that every peer has the same
 work: a tick of 1 ms sends what is due on connections that are free; when none is, it is sent later,
 and the rate achieved falls short of the rate wanted. In a closed loop each connection sends its
@@ -16,15 +16,15 @@ import os
 import re
 import sys
 from collections import Counter
-from math import ceil
 from time import monotonic
 from typing import Final, cast
 
 import msgspec
 import uvloop
+from msgspec.structs import replace
 
 from penstock.bench import meter
-from penstock.bench.client import HOST
+from penstock.bench.client import HOST, Answer, ClientConnection, Way
 from penstock.bench.overhead import answers
 from penstock.bench.overhead.loads import (
     FirstByteLoad,
@@ -34,10 +34,9 @@ from penstock.bench.overhead.loads import (
     RequestLoad,
     StreamLoad,
 )
+from penstock.bench.routing.outcome import quantile
 
-BIN_S: Final = 0.000_05
-BINS: Final = 20_000  # up to one second; longer counts as that
-_PERCENTS: Final = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
+_QUANTILES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 # After this the streams should have ended; what has not is broken.
 LATE_S: Final = 5.0
 TICK_S: Final = 0.001
@@ -62,46 +61,35 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-# Streams -----------------------------------------------------------------------------------
-
-
-class Histogram:
-    """Times in bins of 50 us: one addition a sample. Negative times count as none."""
-
-    __slots__ = ("counts",)
+class Tally:
+    """What all connections count together. Times are kept while `recording`."""
 
     def __init__(self) -> None:
-        self.counts = [0] * BINS
-
-    def observe(self, value_s: float, count: int = 1) -> None:
-        index = int(value_s / BIN_S)
-        self.counts[0 if index < 0 else index if index < BINS else BINS - 1] += count
-
-    def percentile_ms(self, percent: float) -> float:
-        """The middle of the bin that holds the percentile; 0 when there is no sample."""
-        wanted = ceil(sum(self.counts) * percent / 100)
-        seen = 0
-        for index, count in enumerate(self.counts):
-            seen += count
-            if count and seen >= wanted:
-                return (index + 0.5) * BIN_S * 1000
-        return 0.0
-
-
-class StreamTally:
-    """What all streams count together. Times are kept while `recording`."""
-
-    def __init__(self) -> None:
-        self.events = 0
+        self.count = 0  # events, or answers
         self.recording = False
-        self.gaps = Histogram()
-        self.lateness = Histogram()
+        self.gaps_s: list[float] = []
+        self.late_s: list[float] = []
+        self.faults: Counter[str] = Counter()
+        self.free: list[PlainConnection] = []
+
+    async def report(self, load: StreamLoad | RequestLoad) -> LoadReport:
+        """What comes within the load's window. Nothing is broken yet."""
+        pids = {**load.cpu_of, "client": os.getpid()}
+        before, count = meter.read(pids), self.count
+        self.recording = True
+        await asyncio.sleep(load.window_s)
+        self.recording = False
+        used, count = meter.read(pids).since(before), self.count - count
+        return LoadReport(count, used.window_s, used.cpu_ns, used.busy_share, {})
+
+
+# Streams -----------------------------------------------------------------------------------
 
 
 class StreamConnection(Connection):
     """One stream on its own connection."""
 
-    def __init__(self, load: StreamLoad, tally: StreamTally) -> None:
+    def __init__(self, load: StreamLoad, tally: Tally) -> None:
         self._tally = tally
         self._request = answers.chat_request(events=load.events, interval_ms=load.interval_ms)
         self._interval_s = load.interval_ms / 1000
@@ -135,35 +123,37 @@ class StreamConnection(Connection):
 
     def _time(self, now_s: float, count: int) -> None:
         tally = self._tally
-        tally.events += count
+        tally.count += count
         if self._seen:  # the first event comes at once and not by the wheel
             anchor_s = now_s - (self._seen + count) * self._interval_s
             if anchor_s < self._anchor_s:
                 self._anchor_s = anchor_s
             if tally.recording:
-                tally.gaps.observe(now_s - self._last_s)
-                if count > 1:
-                    tally.gaps.observe(0.0, count - 1)
-                tally.lateness.observe(anchor_s - self._anchor_s, count)
+                tally.gaps_s += [now_s - self._last_s, *[0.0] * (count - 1)]
+                tally.late_s += [anchor_s - self._anchor_s] * count
         self._seen += count
         self._last_s = now_s
 
     def _at_end(self) -> bool:
         return b"".join(self.parts[-2:]).endswith(b"\r\n" + answers.LAST_CHUNK)
 
+    def fault(self, *, exact: bool) -> str:
+        """What is wrong with all that came."""
+        expected = answers.stream_body(self._expected - 1)
+        return fault_of(b"".join(self.parts), expected, exact=exact)
+
 
 def fault_of(received: bytes, expected: bytes, *, exact: bool = True) -> str:
     """What is wrong with an answer's bytes, or its words; empty when nothing is."""
-    head, found, body = received.partition(b"\r\n\r\n")
-    if not found:
-        return "no answer"
-    if not head.startswith(b"HTTP/1.1 200 "):
-        return "status " + head[9:12].decode("latin-1")
-    if b"\r\ntransfer-encoding: chunked" not in head.lower():
+    answer = Answer()
+    whole = answer.feed(received) and answer.ended
+    if answer.status != 200:
+        return f"status {answer.status}" if answer.status else "no answer"
+    if "transfer-encoding" not in answer.headers:
         return "not chunked"
-    content = answers.dechunked(body)
-    if content is None:
+    if not whole:
         return "cut"
+    content = bytes(answer.body)
     if exact:
         return "" if content == expected else "other bytes"
     return "" if answers.content_of(content) == answers.content_of(expected) else "other words"
@@ -171,36 +161,29 @@ def fault_of(received: bytes, expected: bytes, *, exact: bool = True) -> str:
 
 async def run_streams(load: StreamLoad) -> LoadReport:
     """Open the streams, measure the window, wait for their ends and check them."""
-    tally = StreamTally()
-    pids = {**load.cpu_of, "client": os.getpid()}
+    tally = Tally()
     began_s = monotonic()
-    streams, refused = await _open(load, tally, began_s)
+    streams = await _open(load, tally, began_s)
     await asyncio.sleep(began_s + load.ramp_s + load.settle_s - monotonic())
-    before, events_before = meter.read(pids), tally.events
-    tally.recording = True
-    await asyncio.sleep(load.window_s)
-    tally.recording = False
-    after, events_after = meter.read(pids), tally.events
+    report = await tally.report(load)
     last_s = load.ramp_s + load.events / load.events_per_s + LATE_S
     await asyncio.wait([stream.ended for stream in streams], timeout=began_s + last_s - monotonic())
-    used = after.since(before)
-    return LoadReport(
-        count=events_after - events_before,
-        window_s=used.window_s,
-        cpu_ns=used.cpu_ns,
-        busy_share=used.busy_share,
-        broken=_faults(streams, refused, load),
-        gap_ms={name: tally.gaps.percentile_ms(of) for name, of in _PERCENTS.items()},
-        late_ms={name: tally.lateness.percentile_ms(of) for name, of in _PERCENTS.items()},
+    for stream in streams:
+        if not stream.ended.done():
+            tally.faults["unfinished"] += 1
+            stream.abort()
+        elif fault := stream.fault(exact=load.exact):
+            tally.faults[fault] += 1
+    gaps_ms, late_ms = (
+        {name: 1e3 * quantile(times_s, of) for name, of in _QUANTILES.items()}
+        for times_s in (tally.gaps_s, tally.late_s)
     )
+    return replace(report, broken=dict(tally.faults), gap_ms=gaps_ms, late_ms=late_ms)
 
 
-async def _open(
-    load: StreamLoad, tally: StreamTally, began_s: float
-) -> tuple[list[StreamConnection], int]:
+async def _open(load: StreamLoad, tally: Tally, began_s: float) -> list[StreamConnection]:
     loop = asyncio.get_running_loop()
     streams: list[StreamConnection] = []
-    refused = 0
     for number in range(load.streams):
         ahead_s = began_s + number * load.ramp_s / load.streams - monotonic()
         if ahead_s > 0:
@@ -210,41 +193,19 @@ async def _open(
                 lambda: StreamConnection(load, tally), HOST, load.port
             )
         except OSError:
-            refused += 1
+            tally.faults["refused"] += 1
         else:
             streams.append(stream)
-    return streams, refused
-
-
-def _faults(streams: list[StreamConnection], refused: int, load: StreamLoad) -> dict[str, int]:
-    expected = answers.stream_body(load.events)
-    faults = Counter({"refused": refused})
-    for stream in streams:
-        if not stream.ended.done():
-            faults["unfinished"] += 1
-            stream.abort()
-        else:
-            faults[fault_of(b"".join(stream.parts), expected, exact=load.exact)] += 1
-    del faults[""]
-    return {fault: count for fault, count in faults.items() if count}
+    return streams
 
 
 # Plain requests ----------------------------------------------------------------------------
 
 
-class PlainTally:
-    """What all connections count together."""
-
-    def __init__(self) -> None:
-        self.answered = 0
-        self.faults: Counter[str] = Counter()
-        self.free: list[PlainConnection] = []
-
-
 class PlainConnection(Connection):
     """One kept-alive connection, one request at a time."""
 
-    def __init__(self, load: RequestLoad, tally: PlainTally) -> None:
+    def __init__(self, load: RequestLoad, tally: Tally) -> None:
         self._tally = tally
         self._exact = load.exact
         self._closed_loop = not load.requests_per_s
@@ -278,7 +239,7 @@ class PlainConnection(Connection):
         elif received[end:] != _BODY if self._exact else _WORDS not in received:
             self._tally.faults["other bytes" if self._exact else "other words"] += 1
         self._busy = False
-        self._tally.answered += 1
+        self._tally.count += 1
         if self._closed_loop:
             self.send()
         else:
@@ -288,7 +249,7 @@ class PlainConnection(Connection):
 class Pace:
     """Sends at the load's rate until stopped."""
 
-    def __init__(self, load: RequestLoad, tally: PlainTally) -> None:
+    def __init__(self, load: RequestLoad, tally: Tally) -> None:
         self._loop = asyncio.get_running_loop()
         self._tally = tally
         self._per_s = load.requests_per_s
@@ -318,26 +279,16 @@ class Pace:
 async def run_requests(load: RequestLoad) -> LoadReport:
     """Keep the rate over the settling time and the window; count the answers in the window."""
     loop = asyncio.get_running_loop()
-    tally = PlainTally()
-    pids = {**load.cpu_of, "client": os.getpid()}
+    tally = Tally()
     connections = [
         (await loop.create_connection(lambda: PlainConnection(load, tally), HOST, load.port))[1]
         for _ in range(load.connections)
     ]
     pace = Pace(load, tally)
     await asyncio.sleep(load.settle_s)
-    before, answered_before = meter.read(pids), tally.answered
-    await asyncio.sleep(load.window_s)
-    after, answered_after = meter.read(pids), tally.answered
+    report = await tally.report(load)
     pace.stop()
-    used = after.since(before)
-    report = LoadReport(
-        count=answered_after - answered_before,
-        window_s=used.window_s,
-        cpu_ns=used.cpu_ns,
-        busy_share=used.busy_share,
-        broken=dict(tally.faults),
-    )
+    report = replace(report, broken=dict(tally.faults))
     for connection in connections:
         connection.abort()
     return report
@@ -346,57 +297,21 @@ async def run_requests(load: RequestLoad) -> LoadReport:
 # First bytes -------------------------------------------------------------------------------
 
 
-class TimedConnection(Connection):
-    """Notes when the answer's first byte came, and its end."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] | None = None
-        self._tail = b""
-        self._first_s = 0.0
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_exception(ConnectionResetError("the peer closed the connection"))
-
-    def data_received(self, data: bytes) -> None:
-        if not self._first_s:
-            self._first_s = monotonic()
-        self._tail = self._tail[-8:] + data
-        if self._ended is not None and self._tail.endswith(b"\r\n" + answers.LAST_CHUNK):
-            self._ended.set_result(None)
-
-    async def ask(self) -> float:
-        """One stream; milliseconds to its first byte."""
-        self._first_s = 0.0
-        self._tail = b""
-        self._ended = self._loop.create_future()
-        began_s = monotonic()
-        self._transport.write(_FIRST_BYTE)
-        async with asyncio.timeout(ANSWER_S):
-            await self._ended
-        return (self._first_s - began_s) * 1000
-
-    def abort(self) -> None:
-        self._ended = None
-        super().abort()
-
-
 async def run_first_bytes(load: FirstByteLoad) -> FirstByteReport:
-    """Ask each port `turns` times."""
-    loop = asyncio.get_running_loop()
-    connections = {
-        name: (await loop.create_connection(TimedConnection, HOST, port))[1]
-        for name, port in load.ports.items()
-    }
+    """Ask each port `turns` times: milliseconds to the first byte of a stream."""
+    connections = {name: await ClientConnection.dial(port) for name, port in load.ports.items()}
     ms: dict[str, list[float]] = {name: [] for name in connections}
     for turn in range(WARM_TURNS + load.turns):
         for name, connection in connections.items():
-            took_ms = await connection.ask()
+            began_s = monotonic()
+            async with asyncio.timeout(ANSWER_S):
+                answer = await connection.ask(_FIRST_BYTE)
+            if not answer.ended:
+                raise ConnectionResetError("the peer closed the connection")
             if turn >= WARM_TURNS:
-                ms[name].append(took_ms)
+                ms[name].append((answer.first_s - began_s) * 1000)
     for connection in connections.values():
-        connection.abort()
+        connection.leave(Way.CLOSE)
     return FirstByteReport(ms)
 
 

@@ -11,7 +11,7 @@ from penstock.bench import meter
 from penstock.bench.overhead import answers, history
 from penstock.bench.overhead.backend import Wheel
 from penstock.bench.overhead.cli import report
-from penstock.bench.overhead.client import Histogram, fault_of
+from penstock.bench.overhead.client import fault_of
 from penstock.bench.overhead.loads import DEFAULT, QUICK, LoadReport, Plan
 from penstock.bench.overhead.rounds import DIRECT, Results, order
 from penstock.bench.overhead.table import Row, cell, ratio_cell, table
@@ -40,15 +40,15 @@ def test_a_chunk_states_its_length_in_hex() -> None:
 
 
 def test_a_dechunked_stream_is_what_the_client_expects() -> None:
-    assert answers.dechunked(stream_of(5)) == answers.stream_body(5)
+    assert fault_of(answers.STREAM_HEAD + stream_of(5), answers.stream_body(5)) == ""
     assert answers.stream_body(5).count(b"\n\n") == 6  # five tokens and [DONE]
 
 
 def test_the_usage_chunk_comes_only_when_asked_for() -> None:
     assert answers.USAGE not in stream_of(3)
-    content = answers.dechunked(stream_of(3, usage=True))
-    assert content is not None
-    assert content.endswith(answers.LAST + answers.USAGE + answers.DONE)
+    end = answers.LAST + answers.USAGE + answers.DONE
+    whole = answers.STREAM_HEAD + stream_of(3, usage=True)
+    assert fault_of(whole, answers.TOKEN * 2 + end) == ""
     assert json.loads(answers.USAGE[6:])["choices"] == []
 
 
@@ -64,8 +64,8 @@ def test_the_usage_chunk_comes_only_when_asked_for() -> None:
         b"-1\r\n\r\n",
     ],
 )
-def test_a_body_that_is_not_whole_is_none(body: bytes) -> None:
-    assert answers.dechunked(body) is None
+def test_a_body_that_is_not_whole_or_too_long_is_told(body: bytes) -> None:
+    assert fault_of(answers.STREAM_HEAD + body, answers.stream_body(3)) == "cut"
 
 
 @pytest.mark.parametrize(
@@ -111,26 +111,6 @@ def test_requests_are_framed_and_only_streams_say_so() -> None:
         assert b"content-length: %d" % len(body) in head
         assert json.loads(body).get("stream", False) is streams
         assert (b'"max_tokens": 7' in body and b'"seed": 20' in body) is streams
-
-
-# Times --------------------------------------------------------------------------------------
-
-
-def test_percentiles_are_the_middle_of_their_bin() -> None:
-    histogram = Histogram()
-    for ms in range(1, 101):
-        histogram.observe(ms / 1000 + 0.000_01)
-    assert histogram.percentile_ms(50) == pytest.approx(50.025)
-    assert histogram.percentile_ms(99) == pytest.approx(99.025)
-
-
-def test_a_histogram_takes_any_time() -> None:
-    histogram = Histogram()
-    assert histogram.percentile_ms(99) == 0.0
-    histogram.observe(-1.0, 3)
-    histogram.observe(1e9)
-    assert histogram.percentile_ms(50) == pytest.approx(0.025)
-    assert histogram.percentile_ms(100) == pytest.approx(999.975)
 
 
 # Clocks -------------------------------------------------------------------------------------
