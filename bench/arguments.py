@@ -15,7 +15,7 @@ def option(parser: ArgumentParser, name: str, kind: Any, default: Any, text: str
     Its default stands in the help, unless there is none.
     """
     flag, _, metavar = name.partition(" ")
-    if default is not None:
+    if default not in (None, ""):
         text = f"{text} (default {default})".lstrip()
     text = text.replace("%", "%%")
     if kind is bool:

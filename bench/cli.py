@@ -25,7 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "long prompts: one fleet, two pools, two that spill, in virtual time",
     ),
     "canary": ("canary.cli", "how soon a worse version is rolled back, in virtual time"),
-    "verdict": ("verdict.cli", "verdicts on fleets whose trouble is known, in real time"),
+    "verdict": ("verdict", "verdicts on fleets whose trouble is known, in real time"),
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
     "judge": ("judge", "vLLM's own benchmark client through penstock"),
     "decision": ("decision", "CPU of one choice (reading, hashing, choosing) and the index's size"),

@@ -6,8 +6,8 @@ their costs, the lease. Medians of wall time on one core.
 """
 
 import json
+import platform
 import statistics
-import sys
 import tracemalloc
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -44,17 +44,22 @@ def run(options: Namespace) -> int:
     print(head("backends", "prompt, KB", "blocks", "read, us", "choose, us", "all, us"))
     for backends in options.backends:
         print(_row(body, backends, rng))
-    built = "interpreted" if str(compiled_or_not.__file__).endswith(".py") else "compiled"
-    print(f"\n{built}; medians of {ROUNDS}, CPython {sys.version.split()[0]}")
-    print(f"hashing a prompt of 220 KB: {_hashing(rng):.0f} us")
+    print(f"\n{built()}; medians of {ROUNDS}")
+    text = json.dumps(_text(220_000, rng)).encode()
+    hashing_us = _median_us(lambda: prompt_blocks(b"", text))
+    print(f"hashing a prompt of 220 KB: {hashing_us:.0f} us")
     print(f"a backend whose cache holds 400,000 tokens: {_index_bytes(rng) / 1024:.0f} KiB at most")
     return 0
 
 
-def _row(body: bytes, backends: int, rng: Random) -> str:
-    estimator, outputs = TokenEstimator(), OutputLength()
+def built() -> str:
+    """How the code that decides was built, and what runs it."""
+    how = "interpreted" if str(compiled_or_not.__file__).endswith(".py") else "compiled"
+    return f"{how}, CPython {platform.python_version()}"
 
-    reader = Reader(estimator, outputs=outputs, prefixes=True)
+
+def _row(body: bytes, backends: int, rng: Random) -> str:
+    reader = Reader(TokenEstimator(), outputs=OutputLength(), prefixes=True)
 
     def read() -> Ask:
         return reader.read(PATH, [], body, GENERATION)
@@ -62,11 +67,7 @@ def _row(body: bytes, backends: int, rng: Random) -> str:
     ask = read()
     fleet = _fleet(ask, backends, rng)
     gate = Gate(lambda: fleet, rng)
-    steps: tuple[Callable[[], Lease | Ask], ...] = (
-        read,
-        lambda: gate.choose(ask, 1.0),
-        lambda: gate.choose(read(), 1.0),
-    )
+    steps = (read, lambda: gate.choose(ask, 1.0), lambda: gate.choose(read(), 1.0))
     shown = [f"{_median_us(step):.0f}" for step in steps]
     return row(f"{backends:,}", f"{len(body) / 1e3:.0f}", len(ask.blocks), *shown)
 
@@ -86,7 +87,7 @@ def _fleet(ask: Ask, count: int, rng: Random) -> Fleet:
     return Fleet((Pool("p", tuple(backends), POLICIES["token_cost"](backends)),))
 
 
-def _median_us(step: Callable[[], Lease | Ask]) -> float:
+def _median_us(step: Callable[[], object]) -> float:
     times = []
     for _ in range(ROUNDS):
         began = perf_counter()
@@ -94,16 +95,6 @@ def _median_us(step: Callable[[], Lease | Ask]) -> float:
         times.append(perf_counter() - began)
         if isinstance(made, Lease):
             made.end(1.0)
-    return 1e6 * statistics.median(times)
-
-
-def _hashing(rng: Random) -> float:
-    text = json.dumps(_text(220_000, rng)).encode()
-    times = []
-    for _ in range(ROUNDS):
-        began = perf_counter()
-        prompt_blocks(b"", text)
-        times.append(perf_counter() - began)
     return 1e6 * statistics.median(times)
 
 

@@ -48,9 +48,8 @@ def run(options: Namespace) -> int:
         command = _command(options, fleet.ports[0] if options.direct else penstock.port)
         print(f"$ {shlex.join(command)}", flush=True)
         done = subprocess.run(command, env=os.environ | ENVIRONMENT, check=False)
-        print(
-            f"prompt tokens of each server: {[each.prompt_tokens_total for each in fleet.work()]}"
-        )
+        tokens = [each["prompt_tokens_total"] for each in fleet.work()]
+        print(f"prompt tokens of each server: {tokens}")
     return done.returncode
 
 

@@ -67,11 +67,6 @@ class Request:
         return head + [own.randrange(16, 4_000) for _ in range(self.prompt_tokens - len(head))]
 
 
-def ids_of(request: Request) -> list[int]:
-    """The prompt for a real server: token ids, so that no tokenizer decides how many."""
-    return request.words()
-
-
 def text_of(request: Request) -> str:
     """The prompt for a simulated one, which counts four bytes a token."""
     return "".join(f"{word:04d}" for word in request.words())
@@ -274,7 +269,7 @@ def ranks(real: Run, simulated: Run) -> float:
 async def validate(url: str, seqs: int, batched: int, seed: int) -> tuple[Profile, list[Row]]:
     """Run all three on both. Raises OSError when the server does not answer."""
     model, size = await size_of(url, seqs, batched)
-    real = Server(url, model, ids_of)
+    real = Server(url, model, Request.words)  # ids, so that no tokenizer decides how many
     profile = await fitted(real, size)
     rng = Random(seed)
     tokens_per_s = profile.prefill_tokens_per_s

@@ -4,14 +4,12 @@ Many requests of many flows wait before a pool that is full. In turn a prompt is
 answer ends, what waits is looked at (a wake), a client leaves and another request comes.
 """
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from random import Random
 from time import thread_time_ns
 from typing import Final
 
-from penstock.balancing import gate as compiled_or_not
 from penstock.balancing.admission.controller import Admission, Rules
 from penstock.balancing.admission.dispatch import Told
 from penstock.balancing.admission.queued_request import Outcome, QueuedRequest
@@ -23,10 +21,10 @@ from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.policies import POLICIES
 from penstock.bench.arguments import count, option
+from penstock.bench.decision import PATH, built
 from penstock.bench.report import head, row
 from penstock.bench.routing.outcome import quantile
 
-PATH: Final = "/v1/chat/completions"
 STEP_S: Final = 0.005
 KV_TOKENS: Final = 400_000
 # Nobody is refused for being late.
@@ -118,8 +116,7 @@ def run(options: Namespace) -> int:
     for kind, spent_us in crowd.spent_us.items():
         shown = [f"{quantile(spent_us, q):.1f}" for q in (0.5, 0.99, 1.0)]
         print(row(kind, f"{len(spent_us):,}", *shown))
-    built = "interpreted" if str(compiled_or_not.__file__).endswith(".py") else "compiled"
-    print(f"\n{built}; CPU of the thread, CPython {sys.version.split()[0]}")
+    print(f"\n{built()}; CPU of the thread")
     return 0
 
 

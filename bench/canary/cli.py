@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 from penstock.balancing.canary.newcomer import Outcome as Became
 from penstock.balancing.canary.steps import Stage
 from penstock.bench.arguments import count, listed, option, options_of_jobs, positive
-from penstock.bench.canary import newcomers
 from penstock.bench.canary.records import LOADS, Seen, record
-from penstock.bench.canary.world import CASES, Case, Outcome, World
+from penstock.bench.canary.world import CASES, NEWCOMERS, Case, Outcome, World, play_newcomer
 from penstock.bench.report import head, machine, row, save, say
 from penstock.conf.canary import CanarySettings
 
@@ -53,7 +52,7 @@ def run(options: Namespace) -> int:
                 told[case.name] = [_told(each) for each in outcomes]
                 wanted = Stage.ROLLED_BACK if case.worse else Stage.PROMOTED
                 right &= sum([each.stage is wanted for each in outcomes]) >= RIGHT * len(outcomes)
-        for number, new in enumerate(newcomers.CASES):
+        for number, new in enumerate(NEWCOMERS):
             if options.only in new.name:
                 ends = played(partial(_play_newcomer, number))
                 rows["backends"].append(_newcomer_row(new.name, ends))
@@ -74,7 +73,7 @@ def _play(number: int, steps: tuple[float, ...], seed: int) -> Outcome:
 
 
 def _play_newcomer(number: int, seed: int) -> tuple[Became, int, float]:
-    return newcomers.play(newcomers.CASES[number], seed)
+    return play_newcomer(NEWCOMERS[number], seed)
 
 
 @cache
@@ -119,7 +118,7 @@ def _told(outcome: Outcome) -> dict[str, Any]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose names hold it")
+    option(parser, "--only TEXT", str, "", "cases whose names hold it")
     option(parser, "--steps PERCENT,…", listed(positive), "10,50,100", "")
     option(parser, "--runs K", count, 200, "of each case")
     options_of_jobs(parser)

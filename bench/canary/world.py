@@ -1,16 +1,20 @@
-"""One canary from its first step to its end, with clients of whom one may be hostile.
+"""One canary from its first step to its end, and one new backend beside its peers.
+
+Of their clients one may be hostile.
 
 Clients come with sessions, and a session stays on its version while weights move. A client that
 picks its version begins sessions until one is where it wants it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import pi, sin
 from random import Random
 from typing import Final
 
 from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.newcomer import Newcomer
+from penstock.balancing.canary.newcomer import Outcome as Became
 from penstock.balancing.canary.steps import Canary, Event, Stage
 from penstock.bench.canary.records import LOADS, Seen
 from penstock.conf.canary import CanarySettings
@@ -30,8 +34,6 @@ PATIENCE_S: Final = 600.0
 LONG_S: Final = 60.0
 # Of every version. A session whose requests are refused is refused always: it asks for too much.
 ERRORS, BROKEN, EMPTY, REFUSED = 0.001, 0.000_2, 0.001, 0.01
-
-Act = Callable[[Random, bool], Ending | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +279,55 @@ class World:
                 return ending
             draw -= rate
         return Ending.SERVED
+
+
+# One new backend beside its peers, until it is known. The hostile client looks for sessions that
+# the pool keeps there: half of what it sends gets there.
+
+# Of eight backends one is new.
+SHARE: Final = 1 / 8
+# Of the new backend, or how a hostile client's requests end on it, or not.
+NEWCOMERS: Final = (
+    Case("30 % errors", errors=0.3),
+    Case("5 % errors", errors=0.05),
+    Case("2 % errors", errors=0.02),
+    Case("2 % of the answers cut", broken=0.02),
+    Case("equal"),
+    Case(
+        "equal, a hostile client's requests fail there",
+        hostile={True: Ending.ERROR, False: Ending.SERVED},
+    ),
+    Case(
+        "5 % errors, a hostile client's requests fail on its peers",
+        errors=0.05,
+        hostile={True: Ending.SERVED, False: Ending.ERROR},
+    ),
+)
+
+
+def play_newcomer(case: Case, seed: int) -> tuple[Became, int, float]:
+    """What became of it, after how many requests of its own and how many seconds."""
+    rng, newcomer = Random(f"{case.name} {seed}"), Newcomer()
+    now_s = looked_s = 0.0
+    while True:
+        now_s += rng.expovariate(RATE_PER_S)
+        newcomer.add(_newcomers_request(case, rng), now_s)
+        if now_s - looked_s >= LOOK_S:
+            looked_s = now_s
+            found = newcomer.look(now_s)
+            if found is not None:
+                return found.outcome, newcomer.requests, now_s
+
+
+def _newcomers_request(case: Case, rng: Random) -> Ended:
+    if case.hostile is not None and rng.random() < HOSTILE_SHARE:
+        new = rng.random() < 0.5
+        return Ended(case.hostile[new], canary=new, client=HOSTILE, fresh=False)
+    new, draw, ending = rng.random() < SHARE, rng.random(), Ending.SERVED
+    errors, broken = (case.errors, case.broken) if new else (ERRORS, BROKEN)
+    if draw < errors:
+        ending = Ending.ERROR
+    elif draw < errors + broken:
+        ending = Ending.BROKEN
+    client = f"client {int(CLIENTS * rng.random() ** 2)}"
+    return Ended(ending, canary=new, client=client, fresh=False)

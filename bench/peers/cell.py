@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -18,7 +18,7 @@ import uvloop
 from penstock.bench import meter
 from penstock.bench.client import Answer, Clients
 from penstock.bench.overhead.answers import content_of
-from penstock.bench.peers.fleet import Fleet, Work
+from penstock.bench.peers.fleet import Fleet
 from penstock.bench.peers.peer import Running
 from penstock.bench.peers.workload import Prompt
 from penstock.bench.routing.outcome import Outcome, quantile
@@ -143,8 +143,11 @@ def measure(peer: Running, fleet: Fleet, prompts: Sequence[Prompt], speedup: flo
     work, before = fleet.work(), meter.read(pids)
     samples = uvloop.run(replay(peer.port, prompts, speedup))
     used = meter.read(pids).since(before)
-    done = [now.since(then) for now, then in zip(fleet.work(), work, strict=True)]
-    tokens = [each.prompt_tokens_total for each in done]
+    done = [
+        {name: now[name] - then[name] for name in now}
+        for now, then in zip(fleet.work(), work, strict=True)
+    ]
+    tokens = [each["prompt_tokens_total"] for each in done]
     return Cell(
         figures=_figures(samples, done, speedup),
         shares=[each / max(1, sum(tokens)) for each in tokens],
@@ -161,11 +164,13 @@ def measure(peer: Running, fleet: Fleet, prompts: Sequence[Prompt], speedup: flo
     )
 
 
-def _figures(samples: Sequence[Sample], done: Sequence[Work], speedup: float) -> dict[str, float]:
+def _figures(
+    samples: Sequence[Sample], done: Sequence[Mapping[str, int]], speedup: float
+) -> dict[str, float]:
     """Under the names of the experiments; of whole answers only, but goodput is of all."""
     outcome = Outcome(len(done))
     for backend, each in enumerate(done):
-        outcome.sent(backend, each.prompt_tokens_total + each.generation_tokens_total)
+        outcome.sent(backend, each["prompt_tokens_total"] + each["generation_tokens_total"])
     whole = [sample for sample in samples if not sample.fault]
     for sample in whole:
         arrival = sample.prompt.arrival
@@ -175,8 +180,8 @@ def _figures(samples: Sequence[Sample], done: Sequence[Work], speedup: float) ->
             outcome.gap(gap_s * speedup)
     if not whole:
         return {}
-    queries = sum(each.cache_queries_total for each in done)
+    queries, hits = (sum(each[f"cache_{of}_total"] for each in done) for of in ("queries", "hits"))
     figures = outcome.figures()
-    figures["hit_rate"] = sum(each.cache_hits_total for each in done) / max(1, queries)
+    figures["hit_rate"] = hits / max(1, queries)
     figures["goodput"] *= len(whole) / len(samples)
     return figures

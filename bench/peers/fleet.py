@@ -1,7 +1,6 @@
 """The simulated fleet behind all peers: one process, N servers of one profile."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from subprocess import DEVNULL, PIPE
 from time import monotonic, sleep
 from typing import Any, Final
@@ -20,19 +19,6 @@ COUNTED: Final = (
     "cache_queries_total",
     "cache_hits_total",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one server has done up to a moment, or between two."""
-
-    prompt_tokens_total: int
-    generation_tokens_total: int
-    cache_queries_total: int
-    cache_hits_total: int
-
-    def since(self, earlier: "Work") -> "Work":
-        return Work(*(getattr(self, name) - getattr(earlier, name) for name in COUNTED))
 
 
 class Fleet(AbstractContextManager["Fleet"]):
@@ -72,9 +58,9 @@ class Fleet(AbstractContextManager["Fleet"]):
             _call(port, "POST", "/reset_prefix_cache")
         return True
 
-    def work(self) -> list[Work]:
+    def work(self) -> list[dict[str, int]]:
         """What each server has done. Raises NotStarted when one is gone."""
-        return [Work(*(state[name] for name in COUNTED)) for state in self._states()]
+        return [{name: state[name] for name in COUNTED} for state in self._states()]
 
     def _states(self) -> list[dict[str, Any]]:
         return [orjson.loads(_call(port, "GET", "/sim/state")) for port in self.ports]

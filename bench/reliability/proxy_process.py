@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
@@ -23,8 +22,7 @@ COUNTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """What a process holds at a moment."""
 
     resident_bytes: int

@@ -43,8 +43,7 @@ POOL_EMPTY_S: Final = 4.5
 SAMPLE_S: Final = 1.0
 # The first part of a run fills caches, pools and the allocator's free lists.
 WARM_SHARE: Final = 0.3
-DESCRIPTORS_SLACK: Final = 3
-TASKS_SLACK: Final = 2
+SLACK: Final = {"descriptors": 3, "tasks": 2}
 MIB: Final = 2**20
 # Growth while measured: noise of the allocator, or a MiB in ten minutes; in a short run a process
 # still warms up, and what it holds of all that is used for the first time is no leak.
@@ -72,13 +71,6 @@ _MISBEHAVIOUR: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 )
 
 
-class Sample(NamedTuple):
-    """What the proxy held at a moment of the run."""
-
-    at_s: float
-    held: Held
-
-
 class Soak:
     """One run: its load, its samples, its answers."""
 
@@ -94,7 +86,7 @@ class Soak:
         self.left = self.faults = 0
         self.skipped_s = 0.0
         self.latencies_s: list[float] = []
-        self.samples: list[Sample] = []
+        self.samples: list[tuple[float, Held]] = []  # by the time of the run
 
     async def load(self) -> None:
         """Requests at the given rate, arriving at random, until the time is over."""
@@ -159,7 +151,7 @@ class Soak:
     async def _sample(self, began_s: float) -> None:
         while True:
             await asyncio.sleep(SAMPLE_S)
-            self.samples.append(Sample(monotonic() - began_s, await self._proxy.held()))
+            self.samples.append((monotonic() - began_s, await self._proxy.held()))
 
 
 class Trend(NamedTuple):
@@ -190,20 +182,19 @@ class Report:
         warm = soak.samples[int(len(soak.samples) * WARM_SHARE) :]
         self._before, self._after = before, after
         self._left = left
-        times = [sample.at_s for sample in warm]
-        self.resident = Trend.of(times, [sample.held.resident_bytes for sample in warm])
-        self.descriptors = Trend.of(times, [sample.held.descriptors for sample in warm])
-        self.tasks = Trend.of(times, [sample.held.tasks for sample in warm])
+        times = [at_s for at_s, _ in warm]
+        values = zip(*[held for _, held in warm], strict=True)
+        self.resident, self.descriptors, self.tasks = [Trend.of(times, each) for each in values]
 
     @property
     def failures(self) -> list[str]:
         soak, before, after = self._soak, self._before, self._after
         found = list(soak.wrong)
         found += [f"{name} is {count} at the end" for name, count in self._left.items()]
-        if after.descriptors > before.descriptors + DESCRIPTORS_SLACK:
-            found.append(f"descriptors: {before.descriptors} before, {after.descriptors} after")
-        if after.tasks > before.tasks + TASKS_SLACK:
-            found.append(f"tasks: {before.tasks} before, {after.tasks} after")
+        for name, slack in SLACK.items():
+            was, now = getattr(before, name), getattr(after, name)
+            if now > was + slack:
+                found.append(f"{name}: {was} before, {now} after")
         span_s = self.resident.span_s
         allowed_bytes = max(RESIDENT_NOISE_BYTES, RESIDENT_BYTES_PER_S * span_s)
         if self.resident.growth > (allowed_bytes if span_s > SHORT_S else WARMING_BYTES):
@@ -216,10 +207,7 @@ class Report:
 
     def content(self, command: str) -> dict[str, Any]:
         """The table and every sample, (seconds, bytes, descriptors, tasks)."""
-        samples = [
-            (s.at_s, s.held.resident_bytes, s.held.descriptors, s.held.tasks)
-            for s in self._soak.samples
-        ]
+        samples = [(at_s, *held) for at_s, held in self._soak.samples]
         about = {"command": command, "rows": self.rows()}
         return about | {"failures": self.failures, "samples": samples}
 

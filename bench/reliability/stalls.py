@@ -5,15 +5,23 @@ dear to read. What counts is the longest turn in the loop's own CPU time, so tha
 not the proxy's fault; beside it stands how late the events of a stream came, which is the same on
 a machine that does nothing else. What is outside its bound is tried again, and the least counts.
 Exit 0 when every turn is within 5 ms for each MiB of its body, and 50 ms.
+
+The proxy that meters its loop is `python -m penstock.bench.reliability.stalls FILE serve …`. The
+longest turn since somebody wrote a zero there stands in FILE as one float. A call in every turn is
+what that takes, so the loop never rests.
 """
 
 import asyncio
+import mmap
+import runpy
+import struct
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from time import monotonic
-from typing import Final, NamedTuple
+from time import monotonic, thread_time
+from typing import Any, Final, NamedTuple
 
 import uvloop
 
@@ -21,7 +29,6 @@ from penstock.bench.arguments import count, names, option
 from penstock.bench.client import HOST, call
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
-from penstock.bench.reliability.metered import FLOAT, Meter
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.reliability.shapes import SHAPES
 from penstock.bench.report import BenchError, head, row, verdict
@@ -41,9 +48,47 @@ _CHUNKED_END: Final = b'19\r\n{"model":"m","prompt":""}\r\n0\r\n\r\n'
 BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _CHUNKED_END}
 # A model that nobody serves is unknown, however long its name. Counts beyond reason are refused.
 ANSWERS: Final = (200, 400, 404)
+FLOAT: Final = struct.Struct("d")
 SETTLE_S: Final = 0.1
 # The backend answers no probe of the engine.
 QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
+
+
+class Meter:
+    """The longest turn, as both processes see it."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), FLOAT.size)
+
+    @property
+    def longest_s(self) -> float:
+        longest_s: float = FLOAT.unpack(self._shared)[0]
+        return longest_s
+
+    def reset(self, longest_s: float = 0.0) -> None:
+        self._shared[:] = FLOAT.pack(longest_s)
+
+
+def _metered(path: Path, run: Callable[..., Any]) -> Callable[..., Any]:
+    meter = Meter(path)
+
+    async def beside(work: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        last_s = thread_time()
+
+        def turn() -> None:
+            nonlocal last_s
+            now_s = thread_time()
+            if now_s - last_s > meter.longest_s:
+                meter.reset(now_s - last_s)
+            last_s = now_s
+            loop.call_soon(turn)
+
+        turn()
+        return await work
+
+    return lambda work, **options: run(beside(work), **options)
 
 
 class Watcher:
@@ -104,7 +149,7 @@ async def measure(
         file.write(bytes(FLOAT.size))
         file.flush()
         meter = Meter(Path(file.name))
-        module = ("penstock.bench.reliability.metered", file.name)
+        module = ("penstock.bench.reliability.stalls", file.name)
         with server(backend.__name__) as url:
             urls = [url] * BACKENDS
             async with ProxyProcess(urls, module, limits=limits, health=QUIET) as proxy:
@@ -165,3 +210,9 @@ def arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print the table; returns the exit status."""
     return verdict(uvloop.run(report(options)))
+
+
+if __name__ == "__main__":
+    uvloop.run = _metered(Path(sys.argv[1]), uvloop.run)
+    sys.argv = ["penstock", *sys.argv[2:]]
+    runpy.run_module("penstock.proxy", run_name="__main__")

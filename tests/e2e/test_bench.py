@@ -82,7 +82,7 @@ def test_peers_answer_whole_or_say_why_not(
 @pytest.mark.once
 def test_a_dead_fleet_is_reported() -> None:
     with Fleet(1, "instant", 1.0) as fleet:
-        assert fleet.work()[0].prompt_tokens_total == 0
+        assert fleet.work()[0]["prompt_tokens_total"] == 0
         os.kill(fleet.pid, signal.SIGKILL)
         os.waitid(os.P_PID, fleet.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(NotStarted, match="a simulated server is gone"):

@@ -15,7 +15,6 @@ from penstock.bench.validate_engine import (
     burst,
     compare,
     fitted,
-    ids_of,
     poisson,
     prefixes,
     text_of,
@@ -25,12 +24,12 @@ from penstock.bench.validate_engine import (
 def test_both_servers_get_as_many_tokens_and_share_the_same() -> None:
     one, two = Request(1, 0.0, 600, 4, 7, 512), Request(2, 0.0, 700, 4, 7, 512)
     for request in (one, two):
-        assert len(ids_of(request)) == request.prompt_tokens
+        assert len(request.words()) == request.prompt_tokens
         assert Prompt.from_text(text_of(request)).tokens == request.prompt_tokens
-    assert ids_of(one)[:512] == ids_of(two)[:512]
-    assert ids_of(one)[512:600] != ids_of(two)[512:600]
+    assert one.words()[:512] == two.words()[:512]
+    assert one.words()[512:600] != two.words()[512:600]
     assert text_of(one)[: 512 * 4] == text_of(two)[: 512 * 4]
-    assert ids_of(Request(1, 0.0, 600, 4))[:20] != ids_of(Request(2, 0.0, 600, 4))[:20]
+    assert Request(1, 0.0, 600, 4).words()[:20] != Request(2, 0.0, 600, 4).words()[:20]
 
 
 def test_the_loads_are_the_seeds() -> None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bench import verdict
 from penstock.bench.report import BenchError
-from penstock.bench.verdict import cli
-from penstock.bench.verdict.play import ONSET_S
+from penstock.bench.verdict import ONSET_S, scenarios
 
 
 @pytest.mark.parametrize(("name", "count"), [("known", 19), ("opened", 109), ("unseen", 48)])
 def test_every_scenario_is_whole(name: str, count: int) -> None:
-    found = cli.scenarios(name)
+    found = scenarios(name)
     assert len({each.name for each in found}) == count
     for each in found:
         assert each.truth
@@ -20,7 +20,7 @@ def test_every_scenario_is_whole(name: str, count: int) -> None:
 
 
 def test_a_server_may_stand_for_several() -> None:
-    first = cli.scenarios("known")[0]
+    first = scenarios("known")[0]
     assert (first.name, len(first.servers), first.traffic[0].prompt_tokens) == (
         "fine at 30 %",
         2,
@@ -29,6 +29,6 @@ def test_a_server_may_stand_for_several() -> None:
 
 
 def test_a_wheel_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cli, "SCENARIOS", tmp_path)
+    monkeypatch.setattr(verdict, "SCENARIOS", tmp_path)
     with pytest.raises(BenchError, match=r"known\.yaml is only in a checkout"):
-        cli.scenarios("known")
+        scenarios("known")

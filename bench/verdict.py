@@ -1,16 +1,19 @@
-"""A fleet with one known cause of slowness, and what penstock says of it.
+"""`penstock bench verdict`: verdicts on fleets whose trouble is known, over HTTP in real time.
 
-`play` starts the servers and a penstock, sends the traffic and reads the verdicts, over HTTP in
-real time. The truth is written beside each scenario (tests/data/verdict) before it is played.
+`play` starts the servers and a penstock, sends the traffic and reads the verdicts. The truth is
+written beside each scenario (tests/data/verdict) before it is played.
 """
 
 import asyncio
 import contextlib
 import socket
 import subprocess
+from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from random import Random
 from subprocess import DEVNULL
 from time import monotonic
@@ -20,10 +23,15 @@ import aiohttp
 import msgspec
 import orjson
 
+from penstock.bench.arguments import option
 from penstock.bench.client import HOST
 from penstock.bench.processes import python, start, stop
 from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.report import BenchError, head, row, save, say
 
+# In a checkout only. Nothing of it is in a wheel.
+SCENARIOS: Final = Path(__file__).resolve().parents[1] / "tests" / "data" / "verdict"
+SETS: Final = ("known", "opened", "unseen")
 # Before this time the fleet has only the traffic that begins at once: it gets warm.
 ONSET_S: Final = 12.0
 # From the onset, the verdict must be right by then.
@@ -281,3 +289,62 @@ async def _send(session: aiohttp.ClientSession, url: str, traffic: Traffic, rng:
             while piece := await answer.content.read(512 if traffic.read_bytes_per_s else 65_536):
                 if traffic.read_bytes_per_s:
                     await asyncio.sleep(len(piece) / traffic.read_bytes_per_s)
+
+
+def run(options: Namespace) -> int:
+    """Play the scenarios one after another. Returns 1 if a verdict is wrong. Raises BenchError."""
+    chosen = [each for each in scenarios(options.set) if options.only in each.name]
+    told = []
+    for each in chosen:
+        told.append(asyncio.run(play(each, options.seed)))
+        say(f"{each.name}: {told[-1].at_last['kind']}")
+    print(table(told))
+    print(confusion(told))
+    save(options.json, {each.scenario.name: each.verdicts for each in told})
+    return 0 if all(each.right for each in told) else 1
+
+
+def scenarios(name: str) -> tuple[Scenario, ...]:
+    """A set. Raises BenchError where there is no checkout."""
+    path = SCENARIOS / f"{name}.yaml"
+    if not path.exists():
+        raise BenchError(f"no scenarios: {path} is only in a checkout of penstock's repository")
+    return msgspec.yaml.decode(path.read_bytes(), type=tuple[Scenario, ...])
+
+
+def table(told: Sequence[Told]) -> str:
+    """A row for each scenario."""
+    lines = ["| scenario | truth | told | right after s | sentence |", "|---|---|---|---:|---|"]
+    for each in told:
+        last, after_s = each.at_last, each.right_after_s
+        kind = last["kind"] if each.right else f"**{last['kind']}**"
+        after = f"{after_s:.1f}" if after_s is not None else "-"
+        truth = ", ".join(each.scenario.truth)
+        lines.append(row(each.scenario.name, truth, kind, after, last["sentence"]))
+    return "\n".join(lines)
+
+
+def confusion(told: Sequence[Told]) -> str:
+    """How often each truth was told as what."""
+    counts = Counter(
+        (each.scenario.truth[0], each.scenario.truth[0] if each.right else each.at_last["kind"])
+        for each in told
+    )
+    kinds = sorted({kind for pair in counts for kind in pair})
+    rows = [
+        row(truth, *[counts[truth, kind] or "" for kind in kinds])
+        for truth in sorted({truth for truth, _ in counts})
+    ]
+    right = sum(each.right for each in told)
+    return "\n".join(["", head("truth", *kinds), *rows, "", f"{right} of {len(told)} right"])
+
+
+def arguments(parser: ArgumentParser) -> None:
+    sets = (
+        "known: those the rules were made with; opened: written without knowledge of the rules,"
+        " and looked at since; unseen: written so, and played before anybody looked at them"
+    )
+    option(parser, "--set", SETS, "known", sets)
+    option(parser, "--only TEXT", str, "", "those whose names hold it")
+    option(parser, "--seed N", int, 1, "of sizes and times")
+    option(parser, "--json OUT", Path, None, "write all verdicts")
