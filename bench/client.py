@@ -81,6 +81,13 @@ class Answer:
                 self.reads.append((now_s, len(self.body)))
         return True
 
+    @property
+    def fault(self) -> str:
+        """Why it cannot be whole; empty when it may be."""
+        if self.status != 200:
+            return f"status {self.status}" if self.status else "no answer"
+        return "" if self.ended else "cut"
+
     # What the parser calls.
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -68,12 +68,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def first_line(pipe: IO[bytes] | None, holding: bytes = b"") -> str:
-    """The first line that holds some bytes, read within START_S. Raises NotStarted."""
-    return first_lines(pipe, holding, 1)[0]
-
-
-def first_lines(pipe: IO[bytes] | None, holding: bytes, count: int) -> list[str]:
+def first_lines(pipe: IO[bytes] | None, holding: bytes = b"", count: int = 1) -> list[str]:
     """The first so many lines that hold some bytes, read within START_S. Raises NotStarted."""
     assert pipe is not None
     os.set_blocking(pipe.fileno(), False)
@@ -99,7 +94,7 @@ def start_server(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes],
     """
     process = start(python(module, *arguments), stdout=PIPE, stderr=DEVNULL)
     try:
-        port = int(first_line(process.stdout))
+        port = int(first_lines(process.stdout)[0])
         await_health(port, process)
     except BaseException:
         stop(process)
@@ -126,7 +121,7 @@ def start_penstock(
     """
     process = start(python(*module, "serve", *options), stdout=DEVNULL, stderr=PIPE, more=more)
     try:
-        words = first_line(process.stderr, b" listening on ").split()
+        words = first_lines(process.stderr, b" listening on ")[0].split()
         port, admin_port = (
             int(words[at + 1].rstrip(",").rpartition(":")[2])
             for at, word in enumerate(words)
@@ -155,10 +150,9 @@ def await_health(
     port: int,
     process: subprocess.Popen[bytes],
     path: str = "/health",
-    within_s: float | None = None,
+    within_s: float = START_S,
 ) -> None:
     """Wait until GET `path` answers 200 through this port. Raises NotStarted."""
-    within_s = START_S if within_s is None else within_s
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         if process.poll() is not None:

@@ -146,13 +146,11 @@ class StreamConnection(Connection):
 def fault_of(received: bytes, expected: bytes, *, exact: bool = True) -> str:
     """What is wrong with an answer's bytes, or its words; empty when nothing is."""
     answer = Answer()
-    whole = answer.feed(received) and answer.ended
-    if answer.status != 200:
-        return f"status {answer.status}" if answer.status else "no answer"
+    answer.feed(received)
+    if answer.fault:
+        return answer.fault
     if "transfer-encoding" not in answer.headers:
         return "not chunked"
-    if not whole:
-        return "cut"
     content = bytes(answer.body)
     if exact:
         return "" if content == expected else "other bytes"

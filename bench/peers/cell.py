@@ -48,7 +48,9 @@ class Sample:
     fault: str = ""
 
 
-async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[Sample]:
+async def replay(
+    port: int, prompts: Sequence[Prompt], speedup: float = 1.0, within_s: float = ANSWER_S
+) -> list[Sample]:
     """Every request at its arrival's time, `speedup` times as fast; all answers, checked."""
     loads = [(prompt, prompt.raw) for prompt in prompts]
     clients = Clients(port)
@@ -58,17 +60,19 @@ async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[S
         for prompt, raw in loads:
             due_s = began_s + prompt.arrival.at_s / speedup
             await asyncio.sleep(due_s - monotonic())
-            tasks.append((due_s, group.create_task(_ask(clients, prompt, raw, due_s))))
+            tasks.append((due_s, group.create_task(_ask(clients, prompt, raw, due_s, within_s))))
     clients.close()
     for due_s, task in tasks:  # afterwards: it would take the time of those still open
         look_at(*task.result(), due_s)
     return [task.result()[0] for _, task in tasks]
 
 
-async def _ask(clients: Clients, prompt: Prompt, raw: bytes, due_s: float) -> tuple[Sample, Answer]:
+async def _ask(
+    clients: Clients, prompt: Prompt, raw: bytes, due_s: float, within_s: float
+) -> tuple[Sample, Answer]:
     sample = Sample(prompt, late_s=monotonic() - due_s)
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(within_s):
             return sample, await clients.ask(raw)
     except OSError as error:  # a timeout too
         sample.fault = type(error).__name__
@@ -90,15 +94,8 @@ def look_at(sample: Sample, answer: Answer, due_s: float) -> None:
         seen, last_s = size, read_s
     sample.end_s = last_s - due_s
     if not sample.fault:
-        sample.fault = _fault(sample.prompt, answer, body)
-
-
-def _fault(prompt: Prompt, answer: Answer, body: bytes) -> str:
-    if answer.status != 200:
-        return f"status {answer.status}" if answer.status else "no answer"
-    if not answer.ended:
-        return "cut"
-    return "" if content_of(body) == prompt.answer else "not whole"
+        whole = content_of(body) == sample.prompt.answer
+        sample.fault = answer.fault or ("" if whole else "not whole")
 
 
 def faults(samples: Sequence[Sample]) -> dict[str, int]:

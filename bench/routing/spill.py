@@ -27,10 +27,10 @@ from penstock.balancing.routes.decision import spilled
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.rule import Target
 from penstock.bench.arguments import count, listed, option, options_of_runs, positive, share
-from penstock.bench.overload.calls import Call, Log
-from penstock.bench.overload.http import Player
+from penstock.bench.peers.cell import Sample, faults, replay
 from penstock.bench.peers.fleet import Fleet as Servers
 from penstock.bench.peers.peer import url
+from penstock.bench.peers.workload import Prompt
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.report import computed, head, row, save
 from penstock.bench.routing.experiment import Experiment, Router
@@ -59,7 +59,7 @@ SHOWN: Final = (
     ("chat_goodput", "interactive"),
     ("long_goodput", "long"),
     ("spilled", "spilled"),
-    ("lost", "without a first token"),
+    ("lost", "without a whole answer"),
 )
 
 
@@ -197,10 +197,7 @@ class Spill(Experiment):
 
 def over_http(cell: Cell, coming: Sequence[Arrival]) -> dict[str, float]:
     """The same through one penstock before simulated servers, in real time. Raises NotStarted."""
-    calls = [
-        Call(each.at_s, each.prompt_tokens, each.output_tokens, 1, each.tenant, PATIENCE_S, 0)
-        for each in coming
-    ]
+    prompts = [Prompt.of(each, "") for each in coming]
     with Servers(cell.backends, cell.profile, 1.0) as fleet:
         named = [{"name": f"gpu-{n}", "url": url(port)} for n, port in enumerate(fleet.ports)]
         pools = {"long": named[: cell.long_engines], "chat": named[cell.long_engines :]}
@@ -211,18 +208,16 @@ def over_http(cell: Cell, coming: Sequence[Arrival]) -> dict[str, float]:
             "routes": cell.routes(),
         }
 
-        async def played() -> Log:
+        async def played() -> list[Sample]:
             async with ProxyProcess([], **config) as proxy:
-                return await Player(proxy.port, 1.0, 1).play(calls)
+                return await replay(proxy.port, prompts, within_s=PATIENCE_S)
 
-        log = uvloop.run(played())
+        samples = uvloop.run(played())
     outcome = TwoKinds(cell.backends)
-    for arrival, call in zip(coming, log.calls, strict=True):
-        if call.ttft_s >= 0.0:
-            lasted_s = call.tpot_s * max(1, arrival.output_tokens - 1)
-            outcome.add(arrival, call.ttft_s, arrival.at_s + call.ttft_s + lasted_s, 0)
-    lost = len([call for call in log.calls if call.ttft_s < 0.0])
-    return outcome.told() | {"lost": float(lost)}
+    for arrival, sample in zip(coming, samples, strict=True):
+        if not sample.fault:
+            outcome.add(arrival, sample.ttft_s, arrival.at_s + sample.end_s, 0)
+    return outcome.told() | {"lost": float(sum(faults(samples).values()))}
 
 
 def run(options: Namespace) -> int:

@@ -20,6 +20,7 @@ from penstock.bench.sim.dialects import (
     Chat,
     Completions,
     Dialect,
+    Identity,
     Messages,
     Responses,
     Spoken,
@@ -52,6 +53,7 @@ AUDIO_TOKENS: Final = 1_500
 Handler = Callable[[Instance, Request, Reply], None]
 # What a handler of the engine's makes of a body: the work, and how it is told.
 Asked = tuple[Job, Dialect]
+Ask = Callable[[Instance, Request, Body], Asked]
 
 
 class SimServer(Instance):
@@ -284,7 +286,7 @@ def _generate(server: Instance, request: Request, reply: Reply, asked: Asked) ->
     Generation(server, reply, job, dialect, request.header("x-request-id")).start()
 
 
-def _generated(ask: Callable[[Instance, Request, dict[str, Any]], Asked]) -> Handler:
+def _generated(ask: Ask) -> Handler:
     """The handler of an endpoint that generates."""
 
     def handler(server: Instance, request: Request, reply: Reply) -> None:
@@ -294,25 +296,18 @@ def _generated(ask: Callable[[Instance, Request, dict[str, Any]], Asked]) -> Han
     return handler
 
 
-def _chat(server: Instance, request: Request, body: Body) -> Asked:
-    job = chat_job(body)
-    return job, Chat(server.identity(request, body), job)
+def _said(to_job: Callable[[Body], Job], dialect: Callable[[Identity, Job], Dialect]) -> Ask:
+    """How an endpoint that answers with text is asked."""
+
+    def ask(server: Instance, request: Request, body: Body) -> Asked:
+        job = to_job(body)
+        return job, dialect(server.identity(request, body), job)
+
+    return ask
 
 
-def _chat_batch(server: Instance, request: Request, body: Body) -> Asked:
-    """Conversations side by side, a choice for each; never streamed."""
-    job = chat_batch_job(body)
-    return job, Chat(server.identity(request, body), job)
-
-
-def _completions(server: Instance, request: Request, body: Body) -> Asked:
-    job = completions_job(body)
-    return job, Completions(server.identity(request, body), job)
-
-
-def _messages(server: Instance, request: Request, body: Body) -> Asked:
-    job = messages_job(body)
-    return job, Messages(server.identity(request, body), job)
+_chat: Final = _said(chat_job, Chat)
+_completions: Final = _said(completions_job, Completions)
 
 
 def _responses(server: Instance, request: Request, body: Body) -> Asked:
@@ -372,10 +367,11 @@ def _transcription(server: Instance, request: Request, reply: Reply) -> None:
 
 _POSTS: Final[dict[str, Handler]] = {
     "/v1/chat/completions": _generated(_chat),
-    "/v1/chat/completions/batch": _generated(_chat_batch),
+    # Conversations side by side, a choice for each; never streamed.
+    "/v1/chat/completions/batch": _generated(_said(chat_batch_job, Chat)),
     "/v1/completions": _generated(_completions),
     "/v1/responses": _generated(_responses),
-    "/v1/messages": _generated(_messages),
+    "/v1/messages": _generated(_said(messages_job, Messages)),
     "/v1/messages/count_tokens": _count_tokens,
     "/v1/embeddings": _pooled(pooling.inputs_job, pooling.embeddings),
     "/v2/embed": _pooled(pooling.texts_job, pooling.cohere),
