@@ -19,8 +19,9 @@ TMUX: Final = shutil.which("tmux")
 class Terminal:
     """One window, in a tmux server of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self._server = f"penstock-{os.getpid()}-{next(_numbers)}"
+        self._written = folder / f"{self._server}.out"
 
     async def start(self, *command: str, width: int, height: int, **variables: str) -> None:
         """Run a command. When it ends, its exit status can be read."""
@@ -55,6 +56,14 @@ class Terminal:
         except TimeoutError:
             raise AssertionError(f"not within {WITHIN_S} s:\n{text}") from None
         return text
+
+    async def bytes_written(self, seconds: float) -> int:
+        """How many bytes the command writes in the next seconds."""
+        await self._tmux("pipe-pane", "-t", "0", f"cat > {shlex.quote(str(self._written))}")
+        await asyncio.sleep(seconds)
+        count = self._written.stat().st_size
+        await self._tmux("pipe-pane", "-t", "0")
+        return count
 
     async def signal(self, number: signal.Signals) -> None:
         """Send the command a signal."""

@@ -136,6 +136,19 @@ async def test_readers_cannot_drain(simulate: Simulate, serve: Serve, opened: Op
     assert "--token-file" in text.replace("\n", "")
 
 
+async def test_a_lost_proxy_is_found_again(simulate: Simulate, serve: Serve, opened: Open) -> None:
+    servers = await simulate(2)
+    penstock = await serve(servers, admin={"host": "127.0.0.1", "port": 0})
+    terminal = await opened(penstock, SMALL)
+    await terminal.until(is_live)
+    await penstock.stop()
+    text = await terminal.until(lambda text: text.startswith("! No news since "))
+    assert len(rows(text)) == 2
+    assert "OLD FIGURES" in text
+    await serve(servers, admin={"host": "127.0.0.1", "port": penstock.admin_port})
+    await terminal.until(lambda text: is_live(text) and "No news" not in text)
+
+
 async def test_colours_are_never_the_only_sign(
     simulate: Simulate, serve: Serve, opened: Open
 ) -> None:
