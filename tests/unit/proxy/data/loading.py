@@ -36,6 +36,10 @@ class Loading(Play):
         self.hangs[backend.name, name] = hang
         return await hang
 
+    @property
+    def loading(self) -> list[str]:
+        return [name for _, name in self.hangs]
+
     def loaded(self, backend: str, name: str) -> None:
         """The backend lists it from now on."""
         (found,) = [each for each in self.backends if each.name == backend]
@@ -56,10 +60,6 @@ class Loading(Play):
         client.sends(chat(f'"model":"{model}"', head=head))
         return client
 
-    def answers(self, name: str) -> None:
-        self[name].sends(STREAM, token("a"), DONE, END)
-        self.turns()
-
 
 def code(client: Client) -> tuple[int, str, str]:
     """The status, the code and the message of an error."""
@@ -71,15 +71,13 @@ def code(client: Client) -> tuple[int, str, str]:
 def sent_after(play: Loading, client: Client) -> None:
     """The adapter is loaded, and then the client's request waits for another one's end."""
     play.backends[0].max_requests = 1
-    before = play.connects()
-    before.sends(chat('"model":"base"'))
+    play.connects().sends(chat('"model":"base"'))
     first = play["b1"]
     play.loaded("b1", "sql-1")
     play.passes(0.5)
     assert not client.written
     first.sends(STREAM, token("a"), DONE, END)
     play.passes(0.2)
-    assert orjson.loads(play["b1"].body)["model"] == "sql-1"
+    assert play.model("b1") == "sql-1"
     play.answers("b1")
     assert b"[DONE]" in client.written
-    before.closes()

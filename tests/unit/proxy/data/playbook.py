@@ -10,7 +10,9 @@ import os
 import re
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+import orjson
 
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.outliers.penalties import Cause
@@ -20,6 +22,7 @@ from penstock.health.probes import Outcome
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.adapters import cannot_load
 from penstock.proxy.data.configuration import configure, draft
+from penstock.proxy.data.exchange import Exchange
 from penstock.proxy.data.listener import ClientConnection
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.backend import BackendError
@@ -28,6 +31,7 @@ from penstock.proxy.wire.deadline import Clock
 from penstock.proxy.wire.host import Names
 from tests.e2e.raw_backend import LENGTH
 
+REACHABLE: Final = Names(has_way=lambda _: True)
 # Turns of the loop in which everything that follows from one event has happened.
 TURNS: Final = 12
 STEP_S: Final = 0.05
@@ -47,6 +51,31 @@ def chat(*fields: str, stream: bool = True, head: bytes = b"", content: str = "x
         len(body),
         body,
     )
+
+
+def post(path: str, body: bytes, head: bytes = b"") -> bytes:
+    """A client's request with any body."""
+    line = b"POST %b HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n"
+    return line % (path.encode(), head, len(body)) + body
+
+
+def get(path: str, head: bytes = b"") -> bytes:
+    return b"GET %b HTTP/1.1\r\nhost: x\r\n%b\r\n" % (path.encode(), head)
+
+
+def pool(name: str, *numbers: int, policy: str = "round_robin", **more: Any) -> dict[str, Any]:
+    """The settings of a pool with these backends: b1 and so on."""
+    backends = [{"name": f"b{each}", "url": f"http://10.0.0.{each}:1"} for each in numbers]
+    return {"name": name, "policy": policy, "backends": backends} | more
+
+
+def tenants(*names: str, **more: Any) -> list[dict[str, Any]]:
+    """The settings of tenants, each with the key that `keyed` sends."""
+    return [{"name": name, "keys": [{"key": f"key-of-tenant-{name}"}]} | more for name in names]
+
+
+def keyed(name: str) -> bytes:
+    return b"authorization: Bearer key-of-tenant-%b\r\n" % name.encode()
 
 
 STREAM: Final = (
@@ -173,6 +202,13 @@ class Client(_Wire):
         super().__init__(play, "client", connection)
         self.connection = connection
 
+    @property
+    def exchange(self) -> Exchange:
+        """Of its request under way."""
+        found = self.connection._exchange
+        assert found is not None
+        return found
+
     def fills(self) -> None:
         """It takes nothing more for now."""
         self.unsent_bytes = 300_000
@@ -250,6 +286,8 @@ class Play:
     `down`: by the name of a backend, the error number with which its dials fail.
     """
 
+    open: ClassVar[list["Play"]] = []  # the folder's conftest closes them
+
     def __init__(self, backends: int = 2, policy: str = "round_robin", **settings: Any) -> None:
         self.loop = Loop(self)
         self.lines: list[str] = []
@@ -257,17 +295,11 @@ class Play:
         self.socket = _Socket()
         self._dialing = ""
         self._upstream: dict[str, Upstream] = {}
-        names = [f"b{number}" for number in range(1, backends + 1)]
-        listed = [
-            {"name": name, "url": f"http://10.0.0.{number}:1"}
-            for number, name in enumerate(names, 1)
-        ]
-        pool = {"name": "p", "policy": policy, "backends": listed}
-        asked = Settings.model_validate({"pools": [pool], "log": {"access": False}} | settings)
+        pools = [pool("p", *range(1, backends + 1), policy=policy)]
+        asked = Settings.model_validate({"pools": pools, "log": {"access": False}} | settings)
         self.clock = Clock(self.loop.time)
         now = self.clock.now
-        reachable = Names(has_way=lambda _: True)
-        configuration = configure(draft(asked, {}, None), self.loop, reachable, now=now)
+        configuration = configure(draft(asked, {}, None), self.loop, REACHABLE, now=now)
         self.backends = configuration.fleet.backends
         for backend in self.backends:
             backend.state = State.READY
@@ -285,24 +317,40 @@ class Play:
         )
         self.metrics.count_ended = partial(count_all, self.plane)
         self._counted: dict[tuple[str, int], int] = {}
+        self._clients: list[Client] = []
         self.client = self.connects()
+        Play.open.append(self)
 
     def close(self) -> None:
-        """The end of a test: nothing may be left."""
-        if not self.client.closed:
-            self.client.closes()
+        """The end of a test: all clients leave, and nothing may be left."""
+        if self.loop.is_closed():
+            return
+        Play.open.remove(self)
+        try:
+            self._end()
+        finally:
+            self.socket.close()
+            self.loop.close()
+
+    def _end(self) -> None:
+        for client in self._clients:
+            if not client.closed:
+                client.closes()
+        self.plane.adapters.close()
+        self.plane.mirrors.end_all()
         self.turns()
         assert all(backend.own.idle for backend in self.backends), "a lease was not given back"
         assert not self.plane.clients
         assert not self.plane.bodies.held_bytes
-        self.socket.close()
-        self.loop.close()
+        assert not len(self.plane.mirrors)
+        assert not self.plane.mirrors.bodies_bytes
 
     def connects(self) -> Client:
         """One more client."""
         connection = ClientConnection(self.plane)
         client = Client(self, connection)
         connection.connection_made(client)
+        self._clients.append(client)
         return client
 
     def happens(self, line: str) -> None:
@@ -330,6 +378,32 @@ class Play:
         while self.loop.now_s < until_s:
             self.loop.now_s = min(until_s, self.loop.now_s + STEP_S)
             self.turns()
+
+    def after(self, time_s: float) -> list[str]:
+        """Time passes. What has happened by then?"""
+        self.passes(time_s)
+        return self.happened()
+
+    def answers(self, name: str, *texts: str) -> None:
+        """A backend answers its last request with a whole stream."""
+        self[name].sends(STREAM, *map(token, texts or "a"), DONE, END)
+        self.turns()
+
+    def model(self, name: str) -> Any:
+        """Which model a backend was asked for last."""
+        return orjson.loads(self[name].body)["model"]
+
+    def ejects(self, *names: str) -> None:
+        """Eject these, and no others."""
+        for backend in self.backends:
+            backend.state = State.EJECTED if backend.name in names else State.READY
+
+    def reloads(self, **changes: Any) -> None:
+        """Take a configuration with these sections."""
+        old = self.plane.configuration
+        new = draft(old.settings.model_copy(update=changes), {}, None)
+        members, now = old.members, self.loop.time
+        self.plane.use(configure(new, self.loop, REACHABLE, members, running=old.fleet, now=now))
 
     def sleeps(self, time_s: float) -> None:
         """The process does not run for this long."""

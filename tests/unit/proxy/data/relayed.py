@@ -1,7 +1,8 @@
 """An answer on its way through a relay, and what vLLM makes answers of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
+from typing import Any
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -12,7 +13,7 @@ from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.json_relay import JsonRelay
 from penstock.proxy.data.relay import Passage, Relay
 from penstock.proxy.dialects import CHAT, Dialect
-from penstock.proxy.errors.backend import BackendError
+from penstock.proxy.errors.backend import BackendError, StreamBroken
 from penstock.proxy.telemetry.histogram import ITL_S, Histogram
 from penstock.proxy.wire.heads import parse_request_head, parse_response_head
 from tests.unit.proxy.wire.transport import Transport, dechunked
@@ -116,6 +117,11 @@ class Request:
                 self.relay.body(piece)
         return self
 
+    def end(self) -> "Request":
+        """The backend's connection says that it is whole."""
+        self.relay.end()
+        return self
+
     @property
     def body(self) -> bytes:
         return dechunked(self.transport.sent)[1]
@@ -123,3 +129,24 @@ class Request:
     @property
     def complete(self) -> bool:
         return dechunked(self.transport.sent)[2]
+
+    @property
+    def error(self) -> BackendError | None:
+        (error,) = self.ends
+        return error
+
+    @property
+    def broken(self) -> str:
+        """Why it broke after its first token, if it did."""
+        return self.error.reason if isinstance(self.error, StreamBroken) else ""
+
+
+def at_every_split(stream: bytes, dialect: Dialect = CHAT, **options: Any) -> Iterator[Request]:
+    """A stream in two reads, of any length each, and its end."""
+    for cut in range(len(stream) + 1):
+        request = Request(dialect, **options).feed(stream[:cut], stream[cut:])
+        yield request if request.ends else request.end()
+
+
+def in_pieces(request: Request, data: bytes, size_bytes: int = 65_536) -> Request:
+    return request.feed(*[data[at : at + size_bytes] for at in range(0, len(data), size_bytes)])

@@ -1,12 +1,9 @@
 """Transcripts of requests that wait for room at their backend, and of those that are refused."""
 
-import contextlib
-from collections.abc import Iterator
-
 import pytest
 
 from penstock.proxy.telemetry.access_line import add_request
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
+from tests.unit.proxy.data.playbook import STREAM, Client, Play, chat, plain, token
 
 # A prompt of some 5,000 tokens: more than a backend is sent beforehand.
 LONG = "all work and no play " * 1_000
@@ -16,10 +13,8 @@ HOLDS = {"enabled": True}
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    playing = Play(1, admission=HOLDS)
-    yield playing
-    playing.close()
+def play() -> Play:
+    return Play(1, admission=HOLDS)
 
 
 def busy(play: Play, content: str = LONG) -> None:
@@ -36,23 +31,22 @@ def another(play: Play, head: bytes = b"", content: str = LONG) -> Client:
 
 def test_a_request_waits_until_its_backend_has_begun_the_one_before(play: Play) -> None:
     busy(play)
-    second = another(play)
+    another(play)
     assert play.happened() == []
     assert play.plane.admission.waiting == 1
     play["b1"].sends(STREAM, token("a"))
     assert play.happened() == ["client got 200, a", "b1 dialed", "b1 got POST"]
-    play["b1"].sends(STREAM, token("b"), DONE, END)
+    play.answers("b1", "b")
     assert play.happened() == [
         "client got 200, b [DONE]",
         "client got end",
         "counted 200 b1",
     ]
-    second.closes()
 
 
 def test_what_waits_is_sent_when_a_client_before_it_leaves(play: Play) -> None:
     busy(play)
-    second = another(play)
+    another(play)
     play.client.closes()
     assert play.happened() == [
         "client dropped",
@@ -61,7 +55,6 @@ def test_what_waits_is_sent_when_a_client_before_it_leaves(play: Play) -> None:
         "b1 got POST",
         "counted 499 b1",
     ]
-    second.closes()
 
 
 def test_a_client_that_leaves_while_it_waits_costs_nothing(play: Play) -> None:
@@ -75,30 +68,24 @@ def test_a_client_that_leaves_while_it_waits_costs_nothing(play: Play) -> None:
 def test_a_stream_that_waits_gets_its_200_and_pings() -> None:
     play = Play(1, admission=HOLDS, timeouts={"hold_s": 1.0})
     busy(play, VERY_LONG)
-    second = another(play)
-    play.passes(1.2)
-    assert play.happened() == ["client got 200, ping"] * 2  # the first one waits for its token
-    second.closes()
-    play.close()
+    another(play)
+    assert play.after(1.2) == ["client got 200, ping"] * 2  # the first one waits for its token
 
 
 def test_what_would_wait_too_long_is_refused_at_once() -> None:
     classes = [{"name": "standard", "max_wait_s": 0.5}]
     play = Play(1, admission=HOLDS | {"classes": classes})
     busy(play)
-    second = another(play)
+    another(play)
     assert play.happened() == ["client got 429, overloaded", "counted 429 nobody"]
     assert play.metrics.shed["wait", "standard"] == 1
-    second.closes()
-    play.close()
 
 
 def test_what_its_client_allows_too_little_time_for_is_refused_for_that(play: Play) -> None:
     busy(play)
-    second = another(play, b"x-request-timeout: 0.5\r\n")
+    another(play, b"x-request-timeout: 0.5\r\n")
     assert play.happened() == ["client got 429, deadline", "counted 429 nobody"]
     assert play.metrics.shed["deadline", "standard"] == 1
-    second.closes()
 
 
 def test_a_stream_that_has_its_200_waits_for_as_long_as_its_client() -> None:
@@ -107,23 +94,19 @@ def test_a_stream_that_has_its_200_waits_for_as_long_as_its_client() -> None:
     play = Play(1, admission=HOLDS | {"classes": classes}, timeouts={"hold_s": 1.0})
     play.backends[0].max_requests = 1
     busy(play)
-    second = another(play)
-    play.passes(9.0)
-    assert play.happened() == ["client got 200, ping", "client got 200, ping"]
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    another(play)
+    assert play.after(9.0) == ["client got 200, ping", "client got 200, ping"]
+    play.answers("b1")
     assert "b1 got POST" in play.happened()
-    play["b1"].sends(STREAM, token("b"), DONE, END)
+    play.answers("b1", "b")
     assert "client got b [DONE]" in play.happened()
-    second.closes()
-    play.close()
 
 
 def test_a_short_prompt_passes_while_there_is_room_for_it(play: Play) -> None:
     play.client.sends(chat())
     assert play.happened() == ["b1 dialed", "b1 got POST"]
-    second = another(play, content="x")
+    another(play, content="x")
     assert play.happened() == ["b1 dialed", "b1 got POST"]
-    second.closes()
 
 
 def test_the_higher_class_is_sent_first_if_clients_are_trusted() -> None:
@@ -135,131 +118,114 @@ def test_the_higher_class_is_sent_first_if_clients_are_trusted() -> None:
     ]
     names = []
     for _ in clients:
-        play["b1"].sends(STREAM, token("a"), DONE, END)
+        play.answers("b1")
         names.append(play["b1"].head)
         play.happened()
     for client in clients:
         client.closes()
     assert [b"x-vllm-priority: -1" in head for head in names] == [True, False, False]
     assert [b"x-vllm-priority: 1" in head for head in names] == [False, False, True]
-    play.close()
 
 
 def test_a_client_may_ask_for_a_lower_class_only(play: Play) -> None:
     busy(play)
-    first = another(play, b"x-penstock-priority: batch\r\n")
-    second = another(play, b"x-penstock-priority: interactive\r\n")
+    another(play, b"x-penstock-priority: batch\r\n")
+    another(play, b"x-penstock-priority: interactive\r\n")
     counts = {name: requests for name, requests, _ in play.plane.queued()}
     assert counts == {"interactive": 0, "standard": 1, "batch": 1}
-    first.closes()
-    second.closes()
 
 
 def test_a_request_that_failed_elsewhere_goes_before_those_that_came_later() -> None:
     play = Play(2, admission=HOLDS)
     play.client.sends(chat(content=LONG))
-    second, third = another(play), another(play)
+    _second, _third = another(play), another(play)
     assert play.happened() == ["b1 dialed", "b1 got POST", "b2 dialed", "b2 got POST"]
     play["b1"].sends(plain("503 Busy"))
     assert "b2 got POST" not in play.happened()
-    play["b2"].sends(STREAM, token("b"), DONE, END)
+    play.answers("b2", "b")
     happened = play.happened()
     assert happened.count("b2 got POST") == 1
-    play["b2"].sends(STREAM, token("first"), DONE, END)
+    play.answers("b2", "first")
     assert b"first" in play.client.written
-    for client in (second, third):
-        client.closes()
-    play.close()
 
 
 def test_the_end_of_a_drain_ends_what_waits(play: Play) -> None:
     busy(play)
-    second = another(play)
+    another(play)
     for client in list(play.plane.clients):
         client.break_off()
     play.turns()
     assert play.plane.admission.waiting == 0
-    second.closes()
 
 
 def test_the_own_time_of_a_client_ends_its_wait(play: Play) -> None:
     busy(play)
-    second = another(play, b"x-stainless-read-timeout: 2\r\n")
+    another(play, b"x-stainless-read-timeout: 2\r\n")
     assert play.plane.admission.waiting == 1
     play.passes(2.5)
     assert any(line.startswith("client got 4") for line in play.happened())
     assert play.plane.admission.waiting == 0
-    second.closes()
 
 
 def test_without_admission_nothing_waits() -> None:
     play = Play(1, admission={"enabled": False})
     busy(play)
-    second = another(play)
+    another(play)
     assert play.happened() == ["b1 dialed", "b1 got POST"]
-    second.closes()
-    play.close()
 
 
 def test_the_access_line_tells_how_long_it_waited(play: Play) -> None:
     busy(play, VERY_LONG)
     second = another(play)
     play.passes(0.4)
-    exchange = second.connection._exchange
-    assert exchange is not None
+    exchange = second.exchange
     record = exchange.request.record
     play["b1"].sends(STREAM, token("a"))
     assert record.waited_s == pytest.approx(0.4, abs=0.01)
     line: dict[str, object] = {}
     add_request(line, record, None, stream=True)
     assert line["waited_ms"] == pytest.approx(400, abs=10)
-    second.closes()
 
 
 def test_who_is_let_through_is_counted_by_whether_it_had_to_wait(play: Play) -> None:
     busy(play)
-    second = another(play, b"x-penstock-priority: batch\r\n")
+    another(play, b"x-penstock-priority: batch\r\n")
     admitted = play.metrics.admitted
     assert list(admitted.items()) == [(("standard", "no"), 1)]
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
     assert list(admitted.items()) == [(("batch", "yes"), 1), (("standard", "no"), 1)]
-    second.closes()
 
 
 def test_what_was_predicted_is_compared_with_the_first_token(play: Play) -> None:
     busy(play)
     second = another(play)
-    exchange = second.connection._exchange
-    assert exchange is not None
+    exchange = second.exchange
     predicted_s = exchange.request.record.predicted_s
     assert predicted_s > 0.1
     play.passes(0.2)
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
     ratio = play.metrics.predicted_ratio
     assert sum(ratio.counts) == 0  # the first one did not wait
     play.passes(0.3)
-    play["b1"].sends(STREAM, token("b"), DONE, END)
+    play.answers("b1", "b")
     play.happened()
     assert sum(ratio.counts) == 1
     assert ratio.total == pytest.approx(predicted_s / 0.5, rel=0.05)
-    second.closes()
 
 
 def test_a_request_that_failed_is_counted_once_and_teaches_nothing_of_predictions() -> None:
     play = Play(2, admission=HOLDS)
     play.client.sends(chat(content=LONG))
-    second = another(play)
+    another(play)
     play["b1"].sends(plain("503 Busy"))  # the first one waits now
     assert play.plane.admission.waiting == 1
-    play["b2"].sends(STREAM, token("b"), DONE, END)
+    play.answers("b2", "b")
     play.passes(0.2)
-    play["b2"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b2")
     play.happened()
     assert b'"a"' in play.client.written
     assert list(play.metrics.admitted.items()) == [(("standard", "no"), 2)]
     assert sum(play.metrics.predicted_ratio.counts) == 0
-    second.closes()
-    play.close()
 
 
 def test_one_that_is_tried_again_at_once_is_counted_once() -> None:
@@ -268,11 +234,10 @@ def test_one_that_is_tried_again_at_once_is_counted_once() -> None:
     play["b1"].sends(plain("503 Busy"))
     assert "b2 got POST" in play.happened()
     assert list(play.metrics.admitted.items()) == [(("standard", "no"), 1)]
-    play.close()
 
 
 def test_a_client_sets_no_priority_of_its_own() -> None:
-    with contextlib.closing(Play(1, admission=HOLDS)) as play:
-        play.client.sends(chat('"priority":-1000'))
-        assert b'"priority":0' in play["b1"].body
-        assert b"1000" not in play["b1"].body
+    play = Play(1, admission=HOLDS)
+    play.client.sends(chat('"priority":-1000'))
+    assert b'"priority":0' in play["b1"].body
+    assert b"1000" not in play["b1"].body

@@ -1,7 +1,5 @@
 """Transcripts of streams that open without a token: what that frees, and what it must not."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from penstock.balancing.backend import Backend
@@ -27,10 +25,8 @@ ROLE = chunk(
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    playing = Play(1, admission={"enabled": True})
-    yield playing
-    playing.close()
+def play() -> Play:
+    return Play(1, admission={"enabled": True})
 
 
 def asked(play: Play) -> Backend:
@@ -69,9 +65,7 @@ def test_what_waits_goes_as_soon_as_the_one_before_is_answering(play: Play) -> N
     second.sends(chat(content=LONG))
     play["b1"].sends(STREAM, ROLE)
     assert play.happened() == []
-    play.passes(SHOWN_WITHIN_S + 0.1)
-    assert play.happened() == ["b1 dialed", "b1 got POST"]
-    second.closes()
+    assert play.after(SHOWN_WITHIN_S + 0.1) == ["b1 dialed", "b1 got POST"]
 
 
 @pytest.mark.parametrize("events", [[COMMENT], [], [chunk(b"event: ping\n\n"), COMMENT]])
@@ -128,4 +122,3 @@ def test_a_stream_that_opens_and_fails_is_tried_elsewhere() -> None:
     play["b1"].resets()
     play["b2"].sends(STREAM, ROLE, token("a"), DONE, END)
     assert "client got 200, a [DONE]" in play.happened()
-    play.close()

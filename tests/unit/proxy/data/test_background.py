@@ -10,7 +10,7 @@ from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.background import CLIENT_MAX
 from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
-from tests.unit.proxy.data.playbook import END, STREAM, Play, chat, chunk, plain
+from tests.unit.proxy.data.playbook import END, STREAM, Client, Play, chat, chunk, get, plain, post
 
 LIMIT_TOKENS = 2_000
 
@@ -26,18 +26,21 @@ def play() -> Iterator[Play]:
 
 def begins(play: Play, name: bytes = b"resp_1", status: bytes = b"queued") -> None:
     """A client asks for a response, and is told that it is made later."""
-    body = b'{"input":"x","background":true,"max_output_tokens":%d}' % LIMIT_TOKENS
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-    play.client.sends(line % (len(body), body))
+    begun(play, LIMIT_TOKENS)
     play["b1"].sends(plain("200 OK", response(name, status)))
 
 
 def asks(play: Play, name: bytes, status: bytes, path: bytes = b"") -> None:
     """It asks for that response and is told so."""
-    method = b"POST" if path else b"GET"
-    head = b"%b /v1/responses/%b%b HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
-    play.client.sends(head % (method, name, path))
+    at = f"/v1/responses/{name.decode()}{path.decode()}"
+    play.client.sends(post(at, b"") if path else get(at))
     play["b1"].sends(plain("200 OK", response(name, status)))
+
+
+def begun(play: Play, most: int = 9, client: Client | None = None) -> None:
+    """A response is asked for, and nothing is said of it yet."""
+    body = b'{"input":"x","background":true,"max_output_tokens":%d}' % most
+    (client or play.client).sends(post("/v1/responses", body))
 
 
 def response(name: bytes, status: bytes) -> bytes:
@@ -48,19 +51,19 @@ def running(play: Play) -> int:
     return play.backends[0].own.requests
 
 
-@pytest.mark.parametrize("status", [b"completed", b"failed", b"incomplete", b"cancelled"])
-def test_it_is_over_when_its_backend_says_so(play: Play, status: bytes) -> None:
+@pytest.mark.parametrize(
+    ("status", "path"),
+    [
+        *((each, b"") for each in (b"completed", b"failed", b"incomplete", b"cancelled")),
+        (b"cancelled", b"/cancel"),
+    ],
+)
+def test_it_is_over_when_its_backend_says_so(play: Play, status: bytes, path: bytes) -> None:
     begins(play)
     assert running(play) == 1
     asks(play, b"resp_1", b"in_progress")
     assert running(play) == 1
-    asks(play, b"resp_1", status)
-    assert running(play) == 0
-
-
-def test_it_is_over_when_it_is_cancelled(play: Play) -> None:
-    begins(play)
-    asks(play, b"resp_1", b"cancelled", b"/cancel")
+    asks(play, b"resp_1", status, path)
     assert running(play) == 0
 
 
@@ -127,7 +130,7 @@ def test_of_those_that_are_over_nothing_is_kept(play: Play) -> None:
 def test_it_is_over_when_its_engine_does_not_know_it(play: Play) -> None:
     """As an engine answers that has restarted unseen."""
     begins(play)
-    play.client.sends(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n\r\n")
+    play.client.sends(get("/v1/responses/resp_1"))
     play["b1"].sends(plain("404 Not Found", b'{"error":{"message":"not found"}}'))
     assert running(play) == 0
 
@@ -199,16 +202,13 @@ def test_an_engine_that_makes_no_token_has_ended_nothing(play: Play) -> None:
 
 
 def test_a_hung_engine_with_places_of_one_client_gets_no_more_than_its_share() -> None:
-    listed = [{"name": f"b{each}", "url": f"http://10.0.0.{each}:1"} for each in (1, 2)]
-    play = Play(pools=[{"name": "p", "policy": "token_cost", "backends": listed}])
+    play = Play(2, policy="token_cost")
     hung, sound = play.backends
     for each in range(2):
         reports(play, running=0, number=each)
-    body = b'{"input":"x","background":true,"max_output_tokens":3000}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
     for number in range(20):
         before = hung.requests_total
-        play.client.sends(line % (len(body), body))
+        begun(play, 3_000)
         name = "b1" if hung.requests_total > before else "b2"
         play[name].sends(plain("200 OK", response(b"resp_%d" % number, b"queued")))
     assert hung.own.requests == sound.own.requests == 10
@@ -228,7 +228,6 @@ def test_a_hung_engine_with_places_of_one_client_gets_no_more_than_its_share() -
     play.passes(1.5)
     reports(play, running=0, number=1)
     play.passes(1.5)
-    play.close()
 
 
 def test_a_report_from_before_it_was_sent_says_nothing(play: Play) -> None:
@@ -241,8 +240,7 @@ def test_a_report_from_before_it_was_sent_says_nothing(play: Play) -> None:
 def streams(play: Play, *, background: bool = True) -> None:
     told = b"true" if background else b"false"
     body = b'{"input":"x","background":%b,"stream":true,"max_output_tokens":900}' % told
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-    play.client.sends(line % (len(body), body))
+    play.client.sends(post("/v1/responses", body))
 
 
 CREATED = chunk(
@@ -279,9 +277,7 @@ def test_a_stream_that_is_whole_is_over(play: Play) -> None:
 
 
 def test_an_answer_that_is_too_large_to_hold_goes_on(play: Play) -> None:
-    body = b'{"input":"x","background":true}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-    play.client.sends(line % (len(body), body))
+    begun(play)
     large = response(b"resp_1", b"queued").replace(b"[]", b'["%b"]' % (b"a" * WHOLE_BYTES_MAX))
     play["b1"].sends(plain("200 OK", large))
     assert running(play) == 1
@@ -290,9 +286,7 @@ def test_an_answer_that_is_too_large_to_hold_goes_on(play: Play) -> None:
 
 
 def test_one_that_is_refused_leaves_nothing(play: Play) -> None:
-    body = b'{"input":"x","background":true}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-    play.client.sends(line % (len(body), body))
+    begun(play)
     play["b1"].sends(plain("400 Bad Request", b'{"error":{"message":"no"}}'))
     assert running(play) == 0
 
@@ -302,9 +296,7 @@ def test_that_nobody_sees_it_shows_no_life_of_its_engine(play: Play, leaves: boo
     backend = play.backends[0]
     before = backend.progress, backend.answered_s
     if leaves:
-        body = b'{"input":"x","background":true,"max_output_tokens":9}'
-        line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-        play.client.sends(line % (len(body), body))
+        begun(play)
         play.passes(0.1)
         play.client.closes()
     else:
@@ -317,13 +309,10 @@ def test_that_nobody_sees_it_shows_no_life_of_its_engine(play: Play, leaves: boo
 
 def test_a_report_ends_the_older_one_though_it_was_kept_later(play: Play) -> None:
     backend, other = play.backends[0], play.connects()
-    body = b'{"input":"older","background":true,"max_output_tokens":9000}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-    other.sends(line % (len(body), body))
+    begun(play, 9_000, other)
     play.passes(5.0)
     begins(play)
     other.closes()
-    play.turns()
     older, younger = sorted(play.plane.background._kept, key=lambda each: each.began_s)
     play.passes(0.5)
     backend.report = EngineReport(play.loop.now_s, running=0)

@@ -33,7 +33,6 @@ def test_one_that_begins_with_a_refusal_costs_no_tokens(
     play["b1"].sends(STREAM, PING, refusal(code), DONE, END)
     assert b'"BadRequestError"' in play.client.written
     assert used(play) == (costs, 0)
-    play.close()
 
 
 def test_also_if_its_client_leaves_before_the_framing_ends() -> None:
@@ -41,7 +40,6 @@ def test_also_if_its_client_leaves_before_the_framing_ends() -> None:
     play["b1"].sends(STREAM, refusal())
     play.client.closes()
     assert used(play) == (1, 0)
-    play.close()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +59,6 @@ def test_one_with_a_sign_of_work_costs_its_prompt(parts: list[bytes]) -> None:
         play["b1"].sends(each)
     assert used(play)[0] == 1
     assert 1_500 < used(play)[1] < 2_500
-    play.close()
 
 
 def test_what_the_backend_has_counted_is_charged() -> None:
@@ -69,4 +66,3 @@ def test_what_the_backend_has_counted_is_charged() -> None:
     play.client.sends(chat(head=KEY))
     play["b1"].sends(STREAM, refusal(), USAGE, DONE, END)
     assert used(play) == (1, 50)
-    play.close()

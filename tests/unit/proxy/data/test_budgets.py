@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.balancing.backend import State
 from penstock.conf.tenants import TenantLimitSettings
 from penstock.proxy.data.calibration import UNSEEN_TOKENS_MAX
 from tests.unit.proxy.data.playbook import (
@@ -18,7 +17,9 @@ from tests.unit.proxy.data.playbook import (
     Play,
     chat,
     chunk,
+    get,
     plain,
+    post,
     token,
 )
 
@@ -67,12 +68,7 @@ FURTHER = ["POST /v1/systemone", "GET /info"]
 
 
 def further(body: bytes = b"", line: bytes = b"POST /v1/systemone") -> bytes:
-    return b"%b HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b" % (
-        line,
-        KEY,
-        len(body),
-        body,
-    )
+    return post("/x", body, KEY).replace(b"POST /x", line, 1)
 
 
 def test_requests_to_added_paths_are_counted_and_no_tokens() -> None:
@@ -86,19 +82,16 @@ def test_requests_to_added_paths_are_counted_and_no_tokens() -> None:
     assert round(budget.tokens["tokens_per_day"].level(play.loop.now_s)) == 1_000_000
     play.client.sends(further(b"{}"))
     assert b"HTTP/1.1 429" in play.client.written
-    play.close()
 
 
 def test_one_to_an_added_path_that_nobody_served_costs_nothing() -> None:
     play = playing({"requests_per_day": 2}, paths=FURTHER)
-    for backend in play.backends:
-        backend.state = State.EJECTED
+    play.ejects("b1", "b2")
     play.client.sends(further(b"{}"))
     play.passes(100.0)
     assert b"HTTP/1.1 503" in play.client.written
     budget = play.plane.budgets.tenants["t"].budget
     assert round(budget.requests["requests_per_day"].level(play.loop.now_s)) == 2
-    play.close()
 
 
 def test_those_at_added_paths_are_so_many_at_once() -> None:
@@ -112,7 +105,6 @@ def test_those_at_added_paths_are_so_many_at_once() -> None:
     assert not play.plane.budgets.tenants["t"].budget.running
     play.client.sends(further(b"{}"))
     assert b"HTTP/1.1 429" not in play.client.written
-    play.close()
 
 
 @pytest.mark.parametrize(
@@ -134,7 +126,6 @@ def test_an_added_path_is_open_for_the_models_of_a_tenant_only(body: bytes, stat
     if status == 200:
         play["b1"].sends(plain("200 OK", b"{}"))
     assert b"HTTP/1.1 %d" % status in play.client.written
-    play.close()
 
 
 def test_a_whole_answer_costs_what_its_backend_counted_less_what_was_cached(play: Play) -> None:
@@ -186,7 +177,6 @@ def test_a_stream_that_is_held_and_that_no_backend_serves_costs_nothing() -> Non
         play[name].resets()
     assert b'"error"' in play.client.written
     assert used(play) == (0, 0)
-    play.close()
 
 
 def test_a_stream_that_is_held_and_whose_client_leaves_costs_its_prompt() -> None:
@@ -196,7 +186,6 @@ def test_a_stream_that_is_held_and_whose_client_leaves_costs_its_prompt() -> Non
     play.client.closes()
     assert used(play)[0] == 1
     assert 1_500 < used(play)[1] < 2_500
-    play.close()
 
 
 def test_what_two_backends_tried_costs_once(play: Play) -> None:
@@ -220,7 +209,6 @@ def test_so_does_what_it_refuses_after_a_held_stream_has_its_200(status: str, co
     play.passes(1.5)
     play["b1"].sends(plain(status))
     assert used(play) == (costs, 0)
-    play.close()
 
 
 def test_who_allows_too_little_time_pays_for_the_prompt_and_what_the_engine_had_time_for(
@@ -247,7 +235,7 @@ def test_who_leaves_a_plain_answer_pays_for_what_the_engine_had_time_for(play: P
 
 
 def test_a_stored_response_that_is_read_again_costs_nothing(play: Play) -> None:
-    play.client.sends(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n%b\r\n" % KEY)
+    play.client.sends(get("/v1/responses/resp_1", KEY))
     body = b'{"id":"resp_1","usage":{"input_tokens":100,"output_tokens":900,"total_tokens":1000}}'
     play["b1"].sends(plain("200 OK", body))
     assert play.client.written.startswith(b"HTTP/1.1 200")
@@ -258,21 +246,15 @@ def test_who_is_over_budget_can_still_cancel_a_response() -> None:
     play = playing({"concurrent": 1})
     play.client.sends(chat(head=KEY))
     play.happened()
-    path = b"POST /v1/responses/resp_1/cancel HTTP/1.1\r\nhost: x\r\n"
-    other = play.connects()
-    other.sends(path + KEY + b"content-length: 0\r\n\r\n")
+    play.connects().sends(post("/v1/responses/resp_1/cancel", b"", KEY))
     assert any(line.endswith("got POST") for line in play.happened())
-    for client in (other, play.client):
-        client.closes()
-    play.close()
 
 
 def test_a_response_that_goes_on_in_the_background_is_charged_beforehand_for_good(
     play: Play,
 ) -> None:
     body = b'{"input":"x","background":true,"max_output_tokens":900}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
-    play.client.sends(line % (KEY, len(body), body))
+    play.client.sends(post("/v1/responses", body, KEY))
     answer = b'{"id":"resp_1","object":"response","status":"queued","output":[]}'
     play["b1"].sends(plain("200 OK", answer))
     budget = play.plane.budgets.tenants["t"].budget
@@ -306,7 +288,6 @@ def test_limits_that_are_taken_away_and_given_back_forget_nothing_that_runs() ->
     assert play.happened()[0] == "client got 429, rate_limited"
     for client in list(play.plane.clients):
         client.break_off()
-    play.close()
 
 
 def test_a_broken_stream_costs_what_came(play: Play) -> None:
@@ -344,15 +325,12 @@ def test_who_is_refused_by_admission_pays_nothing() -> None:
     play.client.sends(chat(head=KEY, content="all work " * 2_000))
     assert "client got 429, overloaded" in play.happened()
     assert used(play) == (0, 0)
-    for each in others:
-        each.closes()
-    play.close()
 
 
 def test_the_larger_of_two_limits_is_charged_beforehand(play: Play) -> None:
     play.client.sends(chat('"max_tokens":1', '"max_completion_tokens":10000', head=KEY))
     assert used(play)[1] > 200  # the expected answer, and not one token
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
 
 
 def test_every_answer_tells_what_is_left(play: Play) -> None:
@@ -368,7 +346,7 @@ def test_every_answer_tells_what_is_left(play: Play) -> None:
 
 def test_a_tenant_without_a_budget_is_told_nothing(play: Play) -> None:
     play.client.sends(chat(head=b"x-api-key: key-of-other\r\n"))
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
     assert not any("ratelimit" in name for name in headers(play.client))
     assert used(play) == (0, 0)
 
@@ -376,9 +354,8 @@ def test_a_tenant_without_a_budget_is_told_nothing(play: Play) -> None:
 def test_anthropics_sdk_is_told_in_its_own_words() -> None:
     play = playing({"requests_per_minute": 1})
     body = b'{"max_tokens":5,"messages":[{"role":"user","content":"x"}]}'
-    request = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
     for _ in range(2):
-        play.client.sends(request % (KEY, len(body), body))
+        play.client.sends(post("/v1/messages", body, KEY))
         if "b1 got POST" in play.happened():
             play["b1"].sends(plain("200 OK", MESSAGE))
             told = headers(play.client)
@@ -387,7 +364,6 @@ def test_anthropics_sdk_is_told_in_its_own_words() -> None:
                 r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", told["anthropic-ratelimit-requests-reset"]
             )
     assert b'"type":"rate_limit_error"' in play.client.written
-    play.close()
 
 
 def refused(limits: dict[str, Any]) -> Client:
@@ -433,7 +409,6 @@ def test_a_place_is_free_again_after_a_client_that_left() -> None:
         assert any(line.endswith("got POST") for line in play.happened())
         client.closes()
         play.passes(0.1)
-    play.close()
 
 
 @pytest.mark.parametrize(
@@ -455,7 +430,6 @@ def test_what_a_request_may_not_ask_for(
     play.client.sends(chat(*members, head=KEY, content="all work " * 1_000))
     assert play.happened()[0].startswith(f"client got {status}")
     assert text in play.client.written
-    play.close()
 
 
 @pytest.mark.parametrize(
@@ -470,4 +444,3 @@ def test_what_it_may(limits: dict[str, Any], members: list[str]) -> None:
     play = playing(limits)
     play.client.sends(chat(*members, head=KEY, content="all work " * 1_000))
     assert "b1 got POST" in play.happened()
-    play.close()

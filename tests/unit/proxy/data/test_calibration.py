@@ -81,8 +81,7 @@ async def test_what_did_not_pass_through_here_teaches_nothing() -> None:
 def test_a_refusal_after_tokens_is_told_and_one_before_is_the_requests() -> None:
     fault = ERROR.replace(b"503", b"400")
     for first, midway in ((TOKENS[1], True), (b": ping\n\n", False)):
-        request = Request().feed(first, fault, DONE)
-        request.relay.end()
+        request = Request().feed(first, fault, DONE).end()
         assert request.ends == [None]
         assert not request.relay.served
         assert request.relay.refused_midway is midway
@@ -90,6 +89,5 @@ def test_a_refusal_after_tokens_is_told_and_one_before_is_the_requests() -> None
         metrics.answered(None, refused_midway=midway)
         assert metrics.stream_failures["refused",] == midway
         assert metrics.attempts["ok",] == 1
-    request = Request().feed(TOKENS[1], DONE)
-    request.relay.end()
+    request = Request().feed(TOKENS[1], DONE).end()
     assert not request.relay.refused_midway

@@ -1,7 +1,7 @@
 """Transcripts of canaries: what is drawn to them, what counts, and how they move."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -15,10 +15,8 @@ from penstock.balancing.routes.request import RouteRequest
 from penstock.conf.canary import CanarySettings
 from penstock.proxy.admin.listings import canary_listing
 from penstock.proxy.data.canaries import VERSIONS_MAX, RolledBack
-from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.evidence import evidence_of
-from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, chat, plain, token
+from tests.unit.proxy.data.playbook import Client, chat, plain
 from tests.unit.proxy.data.test_routing import Routed
 
 ROUTE: dict[str, Any] = {
@@ -37,10 +35,8 @@ ENOUGH = 600
 
 
 @pytest.fixture
-def play() -> Iterator[Routed]:
-    playing = Routed(ROUTE)
-    yield playing
-    playing.close()
+def play() -> Routed:
+    return Routed(ROUTE)
 
 
 def canary(play: Routed) -> Canary:
@@ -52,22 +48,22 @@ def asks(play: Routed, head: bytes = b"") -> tuple[Client, str]:
     client = play.client if not play.client.closed else play.connects()
     play.client = client
     client.sends(chat(head=head))
-    exchange = client.connection._exchange
-    assert exchange is not None
+    exchange = client.exchange
     return client, exchange.request.record.backend
 
 
 def one(play: Routed, *, fails: str = "") -> str:
     """One request. It fails at this backend, and is answered by others."""
     client, backend = asks(play)
-    if backend == fails:
-        play[backend].sends(plain("502 Bad Gateway"))
-        play.turns()
-    else:
-        play[backend].sends(STREAM, token("a"), DONE, END)
-        play.turns()
+    play.fails(backend) if backend == fails else play.answers(backend)
     assert client.written
     return backend
+
+
+def moves_on(play: Routed, time_s: float = 1.0) -> None:
+    """In one step, and the proxy measures."""
+    play.loop.now_s += time_s
+    play.plane.measure(play.loop.now_s)
 
 
 def goes_on(play: Routed, requests: int = ENOUGH, *, fails: str = "") -> list[str]:
@@ -75,8 +71,7 @@ def goes_on(play: Routed, requests: int = ENOUGH, *, fails: str = "") -> list[st
     drawn = []
     for _ in range(requests):
         drawn.append(one(play, fails=fails))
-        play.loop.now_s += 0.1
-        play.plane.measure(play.loop.now_s)
+        moves_on(play, 0.1)
     return drawn
 
 
@@ -116,8 +111,7 @@ def test_clients_that_leave_show_nothing(play: Routed) -> None:
         asks(play)
         play.client.closes()
         play.client = play.connects()
-        play.loop.now_s += 0.1
-        play.plane.measure(play.loop.now_s)
+        moves_on(play, 0.1)
     assert canary(play).stage in (Stage.RUNNING, Stage.HELD)
 
 
@@ -128,23 +122,20 @@ def test_a_restart_goes_on_where_it_was(play: Routed) -> None:
     again.plane.canaries.resume(kept)
     assert canary(again).stage is Stage.ABORTED
     assert "b3" not in {one(again) for _ in range(20)}
-    again.close()
+
+
+SETTINGS = CanarySettings.model_validate(ROUTE["canary"])
 
 
 def reload(play: Routed, **changes: Any) -> None:
     """Take a configuration in which the canary's settings are others."""
-    canary = CanarySettings.model_validate(ROUTE["canary"]).model_copy(update=changes)
-    use(play, canary)
+    use(play, SETTINGS.model_copy(update=changes))
 
 
 def use(play: Routed, canary: CanarySettings | None) -> None:
     """Take a configuration with this canary."""
-    old = play.plane.configuration
-    route = old.settings.routes[0].model_copy(update={"canary": canary})
-    drafted = draft(old.settings.model_copy(update={"routes": (route,)}), {}, None)
-    names = Names(has_way=lambda _: True)
-    now = play.loop.time
-    play.plane.use(configure(drafted, play.loop, names, old.members, running=old.fleet, now=now))
+    route = play.plane.settings.routes[0].model_copy(update={"canary": canary})
+    play.reloads(routes=(route,))
 
 
 @pytest.mark.parametrize(("word", "stage"), [("abort", "aborted"), ("promote", "promoted")])
@@ -158,8 +149,7 @@ def test_a_reload_takes_back_no_decision(play: Routed, word: str, stage: str) ->
 def test_what_was_drawn_to_another_version_says_nothing_of_this_one(play: Routed) -> None:
     client, backend = asks(play)
     reload(play, model="v3")
-    play[backend].sends(STREAM, token("a"), DONE, END)
-    play.turns()
+    play.answers(backend)
     assert client.written
     judge = canary(play).judge
     assert judge.canary.number + judge.stable.number == 0
@@ -168,14 +158,11 @@ def test_what_was_drawn_to_another_version_says_nothing_of_this_one(play: Routed
 def test_an_attempt_that_another_hid_is_an_error_of_its_version() -> None:
     play = Routed(ROUTE | {"canary": ROUTE["canary"] | {"steps": [0.1, 100]}})
     client, backend = asks(play)
-    exchange = client.connection._exchange
-    assert exchange is not None
+    exchange = client.exchange
     request = exchange.request
     play[backend].sends(plain("502 Bad Gateway"))
-    play.turns()
     other = request.record.backend
-    play[other].sends(STREAM, token("a"), DONE, END)
-    play.turns()
+    play.answers(other)
     way = request.way
     assert way is not None
     assert way.draw is not None
@@ -184,7 +171,6 @@ def test_an_attempt_that_another_hid_is_an_error_of_its_version() -> None:
     lease.end(play.loop.now_s)
     assert found is not None
     assert found.ending is Ending.ERROR
-    play.close()
 
 
 def test_a_key_that_begins_oddly_is_a_key() -> None:
@@ -201,10 +187,8 @@ def few_keys(play: Routed, on_canary: Callable[[Routed, Client], None]) -> None:
         if backend == "b3":
             on_canary(play, client)
         else:
-            play[backend].sends(STREAM, token("a"), DONE, END)
-        play.turns()
-        play.loop.now_s += 0.2
-        play.plane.measure(play.loop.now_s)
+            play.answers(backend)
+        moves_on(play, 0.2)
 
 
 def test_a_version_that_serves_nobody_goes_back_though_its_keys_are_few() -> None:
@@ -212,7 +196,6 @@ def test_a_version_that_serves_nobody_goes_back_though_its_keys_are_few() -> Non
     few_keys(play, lambda play, client: play["b3"].sends(plain("500 Internal Server Error")))
     assert canary(play).stage is Stage.ROLLED_BACK, canary(play).why
     assert "requests was served" in canary(play).why
-    play.close()
 
 
 def test_a_version_that_serves_nobody_goes_back_also_behind_one_gateway() -> None:
@@ -222,24 +205,14 @@ def test_a_version_that_serves_nobody_goes_back_also_behind_one_gateway() -> Non
     assert canary(play).stage is Stage.ROLLED_BACK, canary(play).why
     assert f"none of its {drawn.count('b3')} requests was served" in canary(play).why
     assert "b3" not in drawn[620:]
-    play.close()
 
 
-def test_nobody_rolls_it_back_by_leaving_at_once() -> None:
+@pytest.mark.parametrize("leaves", [True, False], ids=["by leaving", "by what is refused"])
+def test_nobody_rolls_it_back(leaves: bool) -> None:
     play = Routed(ROUTE | {"sticky": "session"})
-    few_keys(play, lambda play, client: client.closes())
+    refused = plain("400 Bad Request")
+    few_keys(play, lambda play, client: client.closes() if leaves else play["b3"].sends(refused))
     assert canary(play).stage in (Stage.RUNNING, Stage.HELD), canary(play).why
-    play.close()
-
-
-def test_nobody_rolls_it_back_by_what_is_refused() -> None:
-    play = Routed(ROUTE | {"sticky": "session"})
-    few_keys(play, lambda play, client: play["b3"].sends(plain("400 Bad Request")))
-    assert canary(play).stage in (Stage.RUNNING, Stage.HELD), canary(play).why
-    play.close()
-
-
-SETTINGS = CanarySettings.model_validate(ROUTE["canary"])
 
 
 @pytest.mark.parametrize("between", [None, SETTINGS.model_copy(update={"model": "v3"})])
@@ -275,7 +248,6 @@ def test_a_version_that_was_rolled_back_and_dropped_stays_so_over_a_restart(play
     again = Routed(ROUTE)  # it is there again at the start
     again.plane.canaries.resume(kept)
     assert canary(again).stage is Stage.ROLLED_BACK
-    again.close()
 
 
 @pytest.mark.parametrize("word", ["abort", "promote", "restart"])
@@ -300,7 +272,6 @@ def test_a_roll_back_of_which_only_the_canary_was_kept_is_remembered(play: Route
     use(again, None)
     use(again, SETTINGS)
     assert canary(again).stage is Stage.ROLLED_BACK
-    again.close()
 
 
 def test_what_was_rolled_back_is_bounded_and_odd_files_are_no_harm() -> None:
@@ -319,19 +290,16 @@ def test_a_request_that_waits_too_long_is_told_once(play: Routed) -> None:
     goes_on(play, 60)
     client, backend = asks(play)
     while backend != "b3":
-        play[backend].sends(STREAM, token("a"), DONE, END)
-        play.turns()
+        play.answers(backend)
         client, backend = asks(play)
     play.client = play.connects()
     judge = canary(play).judge
     before = judge.canary.number
     for _ in range(12):
-        play.loop.now_s += 1.0
-        play.plane.measure(play.loop.now_s)
+        moves_on(play)
     judge = canary(play).judge
     assert judge.canary.number == before + 1
     client.closes()
-    play.turns()
     assert judge.canary.number == before + 1
 
 
@@ -345,12 +313,9 @@ def test_what_waits_while_the_process_does_not_run_shows_nothing(play: Routed) -
     before = judge.canary.number + judge.stable.number
     play.plane.canaries.slept()
     for _ in range(12):
-        play.loop.now_s += 1.0
-        play.plane.measure(play.loop.now_s)
+        moves_on(play)
     assert canary(play).judge.canary.number + canary(play).judge.stable.number == before
     assert canary(play).judge is judge
-    for client in hanging:
-        client.closes()
 
 
 def test_a_second_attempt_that_hangs_counts_while_it_waits() -> None:
@@ -359,30 +324,22 @@ def test_a_second_attempt_that_hangs_counts_while_it_waits() -> None:
         ROUTE | {"to": [{"pool": "large"}], "canary": ROUTE["canary"] | {"pool": "small"}}
     )
     goes_on(play, 60)
-    play.loop.now_s += 60.0
-    play.plane.measure(play.loop.now_s)
+    moves_on(play, 60.0)
     client, first = asks(play)
     while first == "b3":
-        play[first].sends(STREAM, token("a"), DONE, END)
-        play.turns()
+        play.answers(first)
         client, first = asks(play)
     judge = canary(play).judge
     before = judge.canary.number
-    play.loop.now_s += 1.0
-    play.plane.measure(play.loop.now_s)
+    moves_on(play)
     play[first].sends(plain("502 Bad Gateway"))
-    play.turns()
-    exchange = client.connection._exchange
-    assert exchange is not None
+    exchange = client.exchange
     assert exchange.request.record.backend not in (first, "b3")
     for waited_s in range(1, 13):
-        play.loop.now_s += 1.0
-        play.plane.measure(play.loop.now_s)
+        moves_on(play)
         assert judge.canary.number == before + (waited_s >= 10)
     client.closes()
-    play.turns()
     assert judge.canary.number == before + 1
-    play.close()
 
 
 def test_a_request_that_hangs_on_the_canary_counts_while_it_waits(play: Routed) -> None:
@@ -394,13 +351,9 @@ def test_a_request_that_hangs_on_the_canary_counts_while_it_waits(play: Routed) 
             hanging.append(client)
             play.client = play.connects()
         else:
-            play[backend].sends(STREAM, token("a"), DONE, END)
-            play.turns()
-        play.loop.now_s += 0.1
-        play.plane.measure(play.loop.now_s)
+            play.answers(backend)
+        moves_on(play, 0.1)
         if canary(play).stage is Stage.ROLLED_BACK:
             break
     assert canary(play).why.startswith("worse: far too long waits ")
     assert 10 < len(hanging) < 120
-    for client in hanging:
-        client.closes()

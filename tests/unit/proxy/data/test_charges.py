@@ -9,7 +9,7 @@ from penstock.balancing.engine_report import EngineReport
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.background import BILL_S
 from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, chunk, plain
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, chunk, get, plain, post
 from tests.unit.proxy.data.test_budgets import KEY, playing
 
 OTHER = b"authorization: Bearer key-of-other\r\n"
@@ -24,8 +24,7 @@ def play() -> Iterator[Play]:
 
 
 def posts(play: Play, path: str, body: bytes, key: bytes = KEY) -> None:
-    line = b"POST %b HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
-    play.client.sends(line % (path.encode(), key, len(body), body))
+    play.client.sends(post(path, body, key))
 
 
 def answered(play: Play) -> int:
@@ -188,7 +187,6 @@ def test_only_a_count_makes_a_prompt_cheaper_that_may_be_cached() -> None:
     play[at(play)].sends(STREAM, said("a"))
     play.client.closes()
     assert charged(play) - before > 4_000
-    play.close()
 
 
 def test_who_reads_nothing_of_a_stream_pays_for_what_its_engine_had_time_for(play: Play) -> None:
@@ -363,8 +361,7 @@ COUNTS = b',"usage":{"input_tokens":9,"output_tokens":700}'
 
 
 def reads(play: Play, number: int = 1, key: bytes = KEY, more: bytes = COUNTS) -> None:
-    head = b"GET /v1/responses/resp_%d HTTP/1.1\r\nhost: x\r\n%b\r\n" % (number, key)
-    play.client.sends(head)
+    play.client.sends(get(f"/v1/responses/resp_{number}", key))
     status = b"completed" if more else b"cancelled"
     play["b1"].sends(plain("200 OK", response(number, status, more)))
 
@@ -405,7 +402,7 @@ COMPLETED = (
 def test_one_that_is_read_as_a_stream_is_settled_at_its_end(play: Play, preamble: bytes) -> None:
     begins(play)
     delta = b'event: response.output_text.delta\ndata: {"type":"r.delta","delta":"a"}\n\n'
-    head = b"GET /v1/responses/resp_1?stream=true HTTP/1.1\r\nhost: x\r\n%b\r\n" % KEY
+    head = get("/v1/responses/resp_1?stream=true", KEY)
     leaves = play.connects()
     leaves.sends(head)
     play["b1"].sends(STREAM, chunk(preamble + delta))

@@ -1,7 +1,6 @@
 """Requests that have ended are counted together, a little later, and each of them once."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -42,10 +41,8 @@ class Busy(Play):
 
 
 @pytest.fixture
-def busy() -> Iterator[Busy]:
-    playing = Busy(1)
-    yield playing
-    playing.close()
+def busy() -> Busy:
+    return Busy(1)
 
 
 def test_they_are_counted_when_a_moment_has_passed(busy: Busy) -> None:

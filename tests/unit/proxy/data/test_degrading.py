@@ -1,20 +1,17 @@
 """Transcripts of requests of which something is cut because others wait."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import pytest
 
 from penstock.balancing.admission.degradation import HOLD_S, Step
 from penstock.balancing.backend import State
 from penstock.conf.admission import AdmissionSettings
 from penstock.proxy.admin.queue_listing import queue_listing
-from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.telemetry.access_line import add_request
-from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Client, Play, chat, plain, token
+from tests.unit.proxy.data.playbook import Client, Play, chat, plain, pool
 
 # A prompt of some 5,000 tokens: more than a backend is sent beforehand.
 LONG = "all work and no play " * 1_000
@@ -28,55 +25,35 @@ class Crowd(Play):
 
     def __init__(self, *steps: dict[str, Any], backends: int = 1, **settings: Any) -> None:
         super().__init__(backends, admission={"degrade": list(steps)}, **settings)
-        self.members: list[Client] = []
         busy = len(self.backends[:1] if settings else self.backends)
         for _ in range(busy + 1):
             another(self)
         assert self.plane.admission.waiting == 1
         self.happened()
 
-    def close(self) -> None:
-        for member in self.members:
-            if not member.closed:
-                member.closes()
-        super().close()
-
     def reload(self, *steps: dict[str, Any]) -> None:
         """Take a configuration with these steps."""
-        old = self.plane.configuration
-        admission = AdmissionSettings.model_validate({"degrade": list(steps)})
-        settings = old.settings.model_copy(update={"admission": admission})
-        drafted = draft(settings, {}, None)
-        names = Names(has_way=lambda _: True)
-        new = configure(
-            drafted, self.loop, names, old.members, running=old.fleet, now=self.loop.time
-        )
-        self.plane.use(new)
+        self.reloads(admission=AdmissionSettings.model_validate({"degrade": list(steps)}))
 
 
 @pytest.fixture
-def play() -> Iterator[Crowd]:
-    playing = Crowd(CAP)
-    yield playing
-    playing.close()
+def play() -> Crowd:
+    return Crowd(CAP)
 
 
 def another(play: Crowd, *fields: str, head: bytes = b"", content: str = LONG) -> Client:
     client = play.connects()
-    play.members.append(client)
     client.sends(chat(*fields, head=head, content=content))
     return client
 
 
 def answer(play: Crowd, name: str = "b1") -> None:
-    play[name].sends(STREAM, token("a"), DONE, END)
+    play.answers(name)
     play.happened()
 
 
 def record_of(client: Client) -> Any:
-    exchange = client.connection._exchange
-    assert exchange is not None
-    return exchange.request.record
+    return client.exchange.request.record
 
 
 def test_the_answer_to_one_that_comes_while_another_waits_is_capped_and_says_so(
@@ -106,8 +83,7 @@ def test_those_that_came_before_are_as_they_were(play: Crowd) -> None:
 
 def test_what_admission_thinks_of_the_answer_is_what_is_sent(play: Crowd) -> None:
     client = another(play, '"max_tokens":4096', '"n":2')
-    exchange = client.connection._exchange
-    assert exchange is not None
+    exchange = client.exchange
     ask = exchange.request.ask
     assert (ask.max_tokens, ask.choices) == (512, 2)
     assert ask.output_tokens <= 512
@@ -136,7 +112,6 @@ def test_a_prompt_that_is_too_long_for_now_is_refused_with_the_length_that_is_ta
     assert play.metrics.degraded["prompt_tokens",] == 1
     short = another(play, content="x")
     assert b"413" not in short.written
-    play.close()
 
 
 def test_a_later_attempt_keeps_the_cap_of_the_first() -> None:
@@ -156,7 +131,6 @@ def test_a_later_attempt_keeps_the_cap_of_the_first() -> None:
     assert record.attempts == 2
     assert b"x-penstock-degraded: max_tokens=512" in client.written
     assert play.metrics.degraded["max_tokens",] == 1
-    play.close()
 
 
 def test_a_stream_that_gets_its_200_while_it_waits_is_told(play: Crowd) -> None:
@@ -184,7 +158,6 @@ def test_what_was_read_before_there_were_steps_is_not_touched() -> None:
     assert record_of(client).degraded == ""
     answer(play)
     assert b"512" not in play["b1"].body
-    play.close()
 
 
 def test_the_pressure_is_told_for_each_pool_and_class(play: Crowd) -> None:
@@ -200,10 +173,7 @@ def test_the_pressure_is_told_for_each_pool_and_class(play: Crowd) -> None:
 
 def pools_of(*names: str) -> list[dict[str, Any]]:
     """Pools of one backend each: b1, b2 and so on."""
-    return [
-        {"name": name, "backends": [{"name": f"b{at}", "url": f"http://10.0.0.{at}:1"}]}
-        for at, name in enumerate(names, 1)
-    ]
+    return [pool(name, at, policy="token_cost") for at, name in enumerate(names, 1)]
 
 
 class TwoPools(Crowd):
@@ -227,12 +197,11 @@ def test_while_others_wait_a_request_goes_to_the_fall_back_that_costs_less() -> 
     client = another(play)
     record = record_of(client)
     assert (record.degraded, record.fell_back) == ("fall_back", "overload")
-    assert orjson.loads(play["b2"].body)["model"] == "mini"
+    assert play.model("b2") == "mini"
     answer(play, "b2")
     assert b"x-penstock-degraded: fall_back" in client.written
     assert b"x-penstock-model: mini" in client.written
     assert play.metrics.degraded["fall_back",] == 1
-    play.close()
 
 
 def test_one_stays_where_the_fall_back_costs_as_much() -> None:
@@ -241,7 +210,6 @@ def test_one_stays_where_the_fall_back_costs_as_much() -> None:
     # Each that leaves makes the other pool dearer.
     assert told[0] == "fall_back"
     assert "" in told[1:]
-    play.close()
 
 
 def test_nobody_is_sent_where_others_wait() -> None:
@@ -253,26 +221,22 @@ def test_nobody_is_sent_where_others_wait() -> None:
     # They wait here for longer than they would there.
     assert [record_of(another(play)).degraded for _ in range(5)] == [""] * 5
     assert [record_of(each).degraded for each in own] == ["", ""]
-    play.close()
 
 
 def test_only_a_fall_back_for_overload_relieves() -> None:
     play = TwoPools(AWAY, on="errors")
     assert record_of(another(play)).degraded == ""
-    play.close()
 
 
 def test_it_leaves_only_at_the_pressure_of_the_step() -> None:
     play = TwoPools(AWAY | {"pressure": 1.0})
     assert record_of(another(play)).degraded == ""
-    play.close()
 
 
 def test_in_the_other_pool_its_steps_are_in_force_by_its_own_pressure() -> None:
     play = TwoPools(AWAY, CAP)
     client = another(play, '"max_tokens":4096')
     assert record_of(client).degraded == "fall_back"  # nothing waits there
-    play.close()
 
 
 def test_a_fall_back_that_cannot_serve_hides_no_later_one() -> None:
@@ -290,4 +254,3 @@ def test_a_fall_back_that_cannot_serve_hides_no_later_one() -> None:
     )
     play.backends[2].state = State.EJECTED
     assert record_of(another(play)).degraded == "fall_back"
-    play.close()

@@ -146,3 +146,19 @@ def test_a_hint_names_the_prefix_that_is_missing() -> None:
     paths = Paths(prefix="/llm")
     for path in (b"/v1/messages", b"/llm/v1/v1/messages"):
         assert paths.hint(path).startswith("Did you mean /llm/v1/messages?")
+
+
+def test_what_may_be_a_stream_by_its_path() -> None:
+    """It has an end of its own."""
+    streams = {
+        path: endpoint.work.streams
+        for path, endpoint in _POST.items()
+        if endpoint.dialect.has_end or not endpoint.work.streams
+    }
+    assert set(streams) == set(_POST)
+    for path in ("chat/completions", "completions", "responses", "messages"):
+        assert streams[b"/v1/" + path.encode()]
+    assert streams[b"/v1/audio/transcriptions"]
+    assert streams[b"/v1/audio/translations"]
+    for path in ("v1/embeddings", "v1/chat/completions/batch", "generative_scoring", "tokenize"):
+        assert not streams[b"/" + path.encode()]

@@ -66,7 +66,6 @@ def test_a_read_that_ends_within_an_event_after_a_whole_one(name: str) -> None:
 
 def test_after_tokens_any_event_may_be_alone_in_a_read() -> None:
     for alone in (b": ping\n\n", USAGE, TOKENS[-1], TOKENS[0].replace(b'":', b'": ')):
-        request = Request().feed(*TOKENS[:2], alone + DONE[:5], DONE[5:])
-        request.relay.end()
+        request = Request().feed(*TOKENS[:2], alone + DONE[:5], DONE[5:]).end()
         assert request.ends == [None]
         assert request.complete

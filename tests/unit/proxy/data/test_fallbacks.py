@@ -14,9 +14,10 @@ from tests.unit.proxy.data.playbook import (
     Upstream,
     chat,
     plain,
+    pool,
     token,
 )
-from tests.unit.proxy.data.test_routing import ALIAS, Routed, asks, backend, record_of
+from tests.unit.proxy.data.test_routing import ALIAS, Routed, asks, record_of
 
 CLIENTS = 40
 
@@ -24,40 +25,30 @@ CLIENTS = 40
 def test_a_fall_back_that_cannot_serve_costs_no_attempt() -> None:
     """The third backend of the pool may still serve it."""
     play = Routed(ALIAS)
-    pools = play.plane.fleet.pools
-    (large,) = [each for each in pools if each.name == "large"]
-    large.backends[0].state = State.EJECTED
+    play.ejects("b3")
     client = asks(play)
-    play["b1"].sends(plain("502 Bad Gateway"))
-    play.turns()
-    play["b2"].sends(plain("502 Bad Gateway"))
-    play.turns()
+    play.fails("b1", "b2")
     assert b"HTTP/1.1 502" in client.written
     assert b"x-penstock-attempts: 2" in client.written
-    play.close()
 
 
 def test_a_request_is_not_copied_for_a_fall_back_where_no_backend_is_fit() -> None:
     """Thousands may be held, and are looked at again and again. This one cannot be sized anew."""
     play = Routed(ALIAS)
-    for each in play.backends:
-        each.state = State.EJECTED if each.name == "b3" else State.READY
+    play.ejects("b3")
     asks(play)
-    exchange = play.client.connection._exchange
-    assert exchange is not None
+    exchange = play.client.exchange
     ask = exchange.request.ask.changed(prompt_tokens=0, measured=(1.0, 0.0))
     assert next_fallback(play.plane, ask, exchange.request.way, "no_backend") is None
     play.backends[2].state = State.READY
     with pytest.raises(ZeroDivisionError):
         next_fallback(play.plane, ask, exchange.request.way, "no_backend")
-    play.close()
 
 
 def test_a_request_is_served_by_who_serves_its_model_also_as_a_last_resort() -> None:
     play = Routed(ALIAS)
     asks(play)
-    exchange = play.client.connection._exchange
-    assert exchange is not None
+    exchange = play.client.exchange
     ask = exchange.request.ask
     assert is_served(play.plane, ask)
     for each in play.backends[:2]:
@@ -68,14 +59,10 @@ def test_a_request_is_served_by_who_serves_its_model_also_as_a_last_resort() -> 
     assert not is_served(play.plane, ask)
     play.backends[0].doubted = True
     assert is_served(play.plane, ask)
-    play.close()
 
 
 def test_a_refused_dial_passes_over_no_fall_back() -> None:
-    pools = [
-        {"name": name, "policy": "round_robin", "backends": [backend(each) for each in numbers]}
-        for name, numbers in (("small", (1, 2)), ("large", (3, 4)), ("tiny", (5,)))
-    ]
+    pools = [pool("small", 1, 2), pool("large", 3, 4), pool("tiny", 5)]
     fallbacks = [{"pool": "large", "on": ["errors"]}, {"pool": "tiny", "on": ["errors"]}]
     route = {"name": "r", "to": [{"pool": "small"}], "fallbacks": fallbacks}
     play = Play(5, pools=pools, routes=[route])
@@ -83,12 +70,9 @@ def test_a_refused_dial_passes_over_no_fall_back() -> None:
     play.client.sends(chat('"model":"m"'))
     for name in ("b1", "b2"):
         play[name].sends(plain("502 Bad Gateway"))
-        play.turns()
     record = record_of(play.client)
     assert (record.backend, record.fell_back) == ("b4", "errors")
-    play["b4"].sends(STREAM, token("a"), DONE, END)
-    play.turns()
-    play.close()
+    play.answers("b4")
 
 
 class Crowd(Play):
@@ -99,14 +83,9 @@ class Crowd(Play):
 
     def __init__(self, route: dict[str, Any], *ejected: str) -> None:
         self.requests: dict[str, list[Upstream]] = {}
-        pools = [
-            {"name": name, "policy": "round_robin", "backends": [backend(each) for each in numbers]}
-            for name, numbers in (("small", (1, 2)), ("large", (3, 5)), ("tiny", (4,)))
-        ]
+        pools = [pool("small", 1, 2), pool("large", 3, 5), pool("tiny", 4)]
         super().__init__(5, pools=pools, routes=[route])
-        for each in self.backends:
-            if each.name in ejected:
-                each.state = State.EJECTED
+        self.ejects(*ejected)
         self.clients = [self.connects() for _ in range(CLIENTS)]
         for number, client in enumerate(self.clients):
             client.sends(chat('"model":"gpt-small"', content=f"{number}"))
@@ -123,15 +102,10 @@ class Crowd(Play):
             upstream.protocol.connection_lost(ConnectionResetError())
         self.turns()
 
-    def answers(self, name: str) -> None:
+    def answers(self, name: str, *texts: str) -> None:
         for upstream in self.requests.pop(name, []):
             upstream.sends(STREAM, token("a"), DONE, END)
         self.turns()
-
-    def close(self) -> None:
-        for client in self.clients:
-            client.closes()
-        super().close()
 
     def told(self, text: bytes) -> int:
         return sum(text in client.written for client in self.clients)
@@ -143,10 +117,11 @@ def test_a_pool_that_dies_under_load_loses_nothing_to_its_retry_budget() -> None
     play.dies("b1")
     play.dies("b2")
     assert len(play.requests["b3"] + play.requests["b5"]) == CLIENTS
+    large = [each for each in play.backends if each.pool == "large"]
+    assert [each.own.retries for each in large] == [0, 0]  # they are for what fails there
     for name in ("b3", "b5"):
         play.answers(name)
     assert play.told(b"[DONE]") == CLIENTS
-    play.close()
 
 
 DEAD = {"pool": "large", "on": ["no_backend", "errors"]}
@@ -173,7 +148,6 @@ def test_a_fall_back_that_is_no_help_hides_no_later_one(
                 play.dies(name)
     play.answers("b4")
     assert play.told(b"[DONE]") == CLIENTS - lost
-    play.close()
 
 
 def test_another_model_of_the_same_pool_keeps_to_its_budget() -> None:
@@ -185,20 +159,6 @@ def test_another_model_of_the_same_pool_keeps_to_its_budget() -> None:
     for name in ("b1", "b2"):
         play.answers(name)
     assert play.told(b"[DONE]") == 3
-    play.close()
-
-
-def test_one_that_fell_back_holds_no_retry_of_the_other_pool() -> None:
-    """They are for what fails there."""
-    play = Crowd(ALIAS)
-    play.dies("b1")
-    play.dies("b2")
-    assert len(play.requests["b3"] + play.requests["b5"]) == CLIENTS
-    large = [each for each in play.backends if each.pool == "large"]
-    assert [each.own.retries for each in large] == [0, 0]
-    for name in ("b3", "b5"):
-        play.answers(name)
-    play.close()
 
 
 def test_a_request_is_sent_four_times_at_most() -> None:
@@ -209,12 +169,9 @@ def test_a_request_is_sent_four_times_at_most() -> None:
         play.answers(name)
     play.passes(0.1)
     asks(play)
-    play["b1"].sends(plain("502 Bad Gateway"))
-    play.turns()
+    play.fails("b1")
     play.happened()
     for name in ("b2", "b2", "b3"):
         play[name].resets()
-        play.turns()
     sent = [line for line in play.happened() if line.endswith("POST")]
     assert sent == ["b2 got POST", "b3 got POST"]
-    play.close()

@@ -1,21 +1,17 @@
 """Requests that wait at a backend which probes then find to hang: they move, once."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from penstock.balancing.backend import State
 from penstock.proxy.data.attempt import HUNG_LOOK_S
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, text, token
+from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, post, text, token
 
 ELSEWHERE = ["b1 dropped", "b2 dialed", "b2 got POST"]
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    play = Play()
-    yield play
-    play.close()
+def play() -> Play:
+    return Play()
 
 
 def hangs(play: Play, name: str = "b1", reason: str = "hung", state: State = State.EJECTED) -> None:
@@ -45,11 +41,10 @@ def test_they_move_to_another(play: Play, stream: bool, reason: str) -> None:
 def test_those_that_were_promised_a_stream_move_too(play: Play) -> None:
     asked(play)
     play["b1"].sends(STREAM)
-    play.passes(20.1)
-    assert play.happened() == ["client got 200, ping"]
+    assert play.after(20.1) == ["client got 200, ping"]
     hangs(play)
     assert play.happened()[-1] == "b2 got POST"
-    play["b2"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b2")
     assert play.happened()[0] == "client got a [DONE]"
 
 
@@ -90,7 +85,7 @@ def test_none_moves_where_the_other_is_in_doubt(play: Play, state: State) -> Non
     asked(play)
     hangs(play, reason="timeout")
     assert play.happened() == []
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
     assert play.happened()[-1] == "counted 200 b1"
 
 
@@ -102,8 +97,7 @@ def test_none_moves_twice() -> None:
     assert play.happened()[-1] == "b2 got POST"
     hangs(play, "b2")
     assert play.happened() == []
-    play["b2"].sends(STREAM, token("a"), DONE, END)
-    play.close()
+    play.answers("b2")
 
 
 def test_one_that_was_sent_there_as_the_last_resort_stays(play: Play) -> None:
@@ -111,21 +105,19 @@ def test_one_that_was_sent_there_as_the_last_resort_stays(play: Play) -> None:
         backend.state, backend.reason, backend.doubted = State.EJECTED, "hung", True
     asked(play)
     play.backends[1].state = State.READY
-    play.passes(HUNG_LOOK_S + 0.1)
-    assert play.happened() == []
+    assert play.after(HUNG_LOOK_S + 0.1) == []
 
 
 def test_what_belongs_to_that_backend_stays(play: Play) -> None:
     """Only it holds the stored response."""
     body = b'{"input":"x"}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-    play.client.sends(line % (len(body), body))
+    play.client.sends(post("/v1/responses", body))
     response = b'{"id":"resp_1","object":"response","status":"completed","output":[1]}'
     play["b1"].sends(plain("200 OK", response))
     play.passes(0.1)  # its connection rests
     play.happened()
     body = b'{"input":"y","previous_response_id":"resp_1"}'
-    play.client.sends(line % (len(body), body))
+    play.client.sends(post("/v1/responses", body))
     assert play.happened() == ["b1 got POST"]
     hangs(play)
     assert play.happened() == []

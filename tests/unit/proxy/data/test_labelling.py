@@ -1,7 +1,6 @@
 """Requests that wait for a label, line by line: b9 is the classifier."""
 
 import ssl
-from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
@@ -9,10 +8,8 @@ import pytest
 
 from penstock.balancing.labels.labels import AT_ONCE_OF_ONE, HELD_UP_S, IN_A_ROW
 from penstock.conf.settings import Settings
-from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.labelling import SILENT_S
-from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.playbook import REFUSED, Client, Play, chat, plain, text
+from tests.unit.proxy.data.playbook import REFUSED, Client, Play, chat, get, plain, post, text
 
 DEADLINE_S: Final = 0.1
 ROUTES: Final[list[dict[str, Any]]] = [
@@ -33,16 +30,13 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    playing = Play(1, **settings())
-    yield playing
-    playing.close()
+def play() -> Play:
+    return Play(1, **settings())
 
 
 def asks(play: Play, content: str = "Hi", client: Client | None = None) -> None:
     client = client or play.client
     client.sends(chat(stream=False, content=content))
-    play.turns()
 
 
 def says(play: Play, label: str) -> None:
@@ -56,12 +50,6 @@ def served(play: Play, client: Client | None = None) -> str:
     play["b1"].sends(text("ok"))
     play.passes(0.05)
     return model
-
-
-def all_leave(play: Play) -> None:
-    for client in list(play.plane.clients):
-        client.break_off()
-    play.turns()
 
 
 def results(play: Play) -> dict[str, int]:
@@ -121,7 +109,6 @@ def test_a_label_that_no_route_names_is_remembered_too(play: Play) -> None:
 def test_garbage_is_no_label(play: Play, answer: bytes) -> None:
     asks(play)
     play["b9"].sends(answer)
-    play.turns()
     assert served(play) == "large"
     assert results(play) == {"failed": 1}
 
@@ -138,8 +125,7 @@ def test_a_hung_one_costs_its_deadline(play: Play, begun: bytes) -> None:
     asks(play)
     if begun:
         play["b9"].sends(begun)
-    play.passes(DEADLINE_S - 0.02)
-    assert play.happened() == ["b9 dialed", "b9 got POST"]
+    assert play.after(DEADLINE_S - 0.02) == ["b9 dialed", "b9 got POST"]
     play.passes(0.04)
     assert play.happened()[:2] == ["b9 dropped", "b1 dialed"]
     assert served(play) == "large"
@@ -193,7 +179,6 @@ def test_a_hung_one_is_left_alone_and_then_tried_by_one(play: Play) -> None:
     asks(play, "again", play.connects())
     assert play.happened().count("b9 got POST") == 1
     assert results(play) == {"failed": IN_A_ROW, "skipped": 4, "asked": 1}
-    all_leave(play)
 
 
 def test_so_many_of_one_client_wait_and_the_rest_goes_on_at_once(play: Play) -> None:
@@ -203,14 +188,12 @@ def test_so_many_of_one_client_wait_and_the_rest_goes_on_at_once(play: Play) -> 
     lines = play.happened()
     assert lines.count("b9 got POST") == AT_ONCE_OF_ONE
     assert lines.count("b1 got POST") == 3
-    all_leave(play)
     play.passes(0.2)
 
 
 def test_who_leaves_reaches_no_backend_and_the_question_goes_on(play: Play) -> None:
     asks(play)
     play.client.closes()
-    play.turns()
     assert "b9 dropped" not in play.happened()
     says(play, "simple")
     lines = play.happened()
@@ -218,15 +201,13 @@ def test_who_leaves_reaches_no_backend_and_the_question_goes_on(play: Play) -> N
     assert results(play) == {"asked": 1}
     asks(play, client=play.connects())
     assert results(play) == {"asked": 1, "cached": 1}
-    all_leave(play)
 
 
 def test_it_is_asked_only_if_its_label_decides(play: Play) -> None:
     tools = '"tools":[{"type":"function"}]'
     play.client.sends(chat(tools))
-    play.turns()
     assert play.happened() == ["b1 dialed", "b1 got POST"]
-    assert orjson.loads(play["b1"].body)["model"] == "tools"
+    assert play.model("b1") == "tools"
     assert results(play) == {}
 
 
@@ -244,52 +225,37 @@ def test_without_a_use_it_is_never_asked(changes: dict[str, Any]) -> None:
     asks(play)
     assert play.happened() == ["b1 dialed", "b1 got POST"]
     served(play)
-    play.close()
 
 
 def test_without_a_question_it_is_not_asked(play: Play) -> None:
-    body = b'{"prompt":[1,2,3]}'
-    play.client.sends(
-        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(body), body)
-    )
+    play.client.sends(post("/v1/completions", b'{"prompt":[1,2,3]}'))
     play.turns()
     assert served(play) == "large"
     assert results(play) == {"skipped": 1}
 
 
 def test_what_asks_for_a_stored_response_is_not_routed(play: Play) -> None:
-    play.client.sends(b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: x\r\n\r\n")
-    play.turns()
+    play.client.sends(get("/v1/responses/resp_1"))
     assert play.happened() == ["b1 dialed", "b1 got GET"]
     assert results(play) == {}
     play["b1"].sends(plain("404 Not Found"))
-    play.turns()
 
 
 def test_the_clients_own_time_ends_the_wait() -> None:
     slow = CLASSIFIER | {"deadline_ms": 5_000}
     play = Play(1, **settings(classifier=slow))
     play.client.sends(chat(stream=False, head=b"x-request-timeout: 1\r\n"))
-    play.passes(0.7)
-    assert play.happened() == ["b9 dialed", "b9 got POST"]
+    assert play.after(0.7) == ["b9 dialed", "b9 got POST"]
     play.passes(0.6)
     assert play.happened()[0] == "client got 408, request_timeout"
     play.passes(5.0)
-    play.close()
 
 
 def test_a_reload_takes_another_classifier(play: Play) -> None:
     asks(play)
+    pools = play.plane.settings.model_dump(include={"pools"})
     new = settings(classifier=CLASSIFIER | {"url": "http://10.0.0.8:1"})
-    running = play.plane.configuration
-    merged = Settings.model_validate(
-        running.settings.model_dump(include={"pools"}) | {"log": {"access": False}} | new
-    )
-    names = Names(has_way=lambda _: True)
-    play.plane.use(
-        configure(draft(merged, {}, None), play.loop, names, running.members, now=play.loop.time)
-    )
+    play.reloads(classifier=Settings.model_validate(pools | new).classifier)
     says(play, "simple")  # who waits has an answer still
     assert served(play) == "small"
     play.happened()

@@ -1,6 +1,5 @@
 """Long bodies that are read straight into their buffers. An interpreted build copies them."""
 
-import contextlib
 import gc
 from typing import Any
 
@@ -73,63 +72,63 @@ BODY = b'{"prompt":"%b"}' % bytes(97 + at % 23 for at in range(LENGTH - 13))
 
 
 def test_a_long_body_lands_whole_and_then_the_connection_reads_again() -> None:
-    with contextlib.closing(Play()) as play:
-        client = socket_of(play)
-        for _ in range(2):
-            client.comes(request(BODY[:1], LENGTH))
-            assert client.lands()
-            client.comes(BODY[1:])
-            assert not client.lands()
-            assert client.reads
-            upstream = play["b1"]
-            assert upstream.body == BODY
-            upstream.sends(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-            assert client.written.endswith(b"\r\n\r\n{}")
-        client.resets()
+    play = Play()
+    client = socket_of(play)
+    for _ in range(2):
+        client.comes(request(BODY[:1], LENGTH))
+        assert client.lands()
+        client.comes(BODY[1:])
+        assert not client.lands()
+        assert client.reads
+        upstream = play["b1"]
+        assert upstream.body == BODY
+        upstream.sends(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        assert client.written.endswith(b"\r\n\r\n{}")
+    client.resets()
 
 
 def test_what_follows_a_body_is_for_the_next_request() -> None:
-    with contextlib.closing(Play()) as play:
-        client = socket_of(play)
-        client.comes(request(BODY, LENGTH) + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert play["b1"].body == BODY
-        play["b1"].sends(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-        assert client.written.count(b"HTTP/1.1 200") == 2
-        client.resets()
+    play = Play()
+    client = socket_of(play)
+    client.comes(request(BODY, LENGTH) + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert play["b1"].body == BODY
+    play["b1"].sends(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+    assert client.written.count(b"HTTP/1.1 200") == 2
+    client.resets()
 
 
 def test_a_short_body_and_the_rest_of_one_are_read_as_usual() -> None:
-    with contextlib.closing(Play()) as play:
-        client = socket_of(play)
-        client.comes(request(BODY[:1], LANDED_BYTES_MIN))
-        assert not client.lands()
-        client.resets()
-        client = socket_of(play)
-        client.comes(request(BODY[:1], LANDED_BYTES_MIN + 1))
-        assert client.lands()
-        client.resets()
+    play = Play()
+    client = socket_of(play)
+    client.comes(request(BODY[:1], LANDED_BYTES_MIN))
+    assert not client.lands()
+    client.resets()
+    client = socket_of(play)
+    client.comes(request(BODY[:1], LANDED_BYTES_MIN + 1))
+    assert client.lands()
+    client.resets()
 
 
 def test_a_refused_body_lands_no_more() -> None:
     """Its time is over. What still comes is read for a moment and dropped."""
-    with contextlib.closing(Play(timeouts={"client_body_s": 1.0})) as play:
-        client = socket_of(play)
-        client.comes(request(BODY[:1], LENGTH))
-        landing = client.protocol  # uvloop keeps it
-        play.passes(1.5)
-        assert client.written.startswith(b"HTTP/1.1 408 ")
-        assert not client.lands()
-        assert landing is not client.protocol
-        assert not [each for each in gc.get_objects() if isinstance(each, Body)]
-        client.comes(BODY[1:SPILL_BYTES])
-        client.resets()
+    play = Play(timeouts={"client_body_s": 1.0})
+    client = socket_of(play)
+    client.comes(request(BODY[:1], LENGTH))
+    landing = client.protocol  # uvloop keeps it
+    play.passes(1.5)
+    assert client.written.startswith(b"HTTP/1.1 408 ")
+    assert not client.lands()
+    assert landing is not client.protocol
+    assert not [each for each in gc.get_objects() if isinstance(each, Body)]
+    client.comes(BODY[1:SPILL_BYTES])
+    client.resets()
 
 
 def test_a_client_that_leaves_while_its_body_lands_holds_nothing() -> None:
-    with contextlib.closing(Play()) as play:
-        client = socket_of(play)
-        client.comes(request(BODY[:1_000_000], LENGTH))
-        assert play.plane.bodies.held_bytes == 1_000_000
-        client.resets()
-        assert not play.plane.bodies.held_bytes
-        assert not client.lands()
+    play = Play()
+    client = socket_of(play)
+    client.comes(request(BODY[:1_000_000], LENGTH))
+    assert play.plane.bodies.held_bytes == 1_000_000
+    client.resets()
+    assert not play.plane.bodies.held_bytes
+    assert not client.lands()

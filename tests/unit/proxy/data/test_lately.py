@@ -1,8 +1,6 @@
 """Which first tokens and failures count among a backend's last minutes, and when."""
 
-import contextlib
 import errno
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,10 +9,9 @@ from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain,
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
+def play() -> Play:
     timeouts = {"first_byte_s": 60.0, "hold_s": 5.0}
-    with contextlib.closing(Play(2, timeouts=timeouts)) as play:
-        yield play
+    return Play(2, timeouts=timeouts)
 
 
 def lately(play: Play, name: str) -> Lately:
@@ -56,7 +53,7 @@ def test_a_client_that_sends_slowly_is_no_slow_backend(play: Play) -> None:
     play.client.sends(request[:-5])
     play.passes(10)
     play.client.sends(request[-5:])
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
     count, ttft_s = counted(play, "b1")
     assert (count, ttft_s is not None and ttft_s < 0.1) == (1, True)
 
@@ -70,7 +67,7 @@ def test_a_plain_answer_has_no_first_token(play: Play) -> None:
 def test_a_failure_counts_at_the_backend_that_failed_with_its_reason(play: Play) -> None:
     play.client.sends(chat())
     play["b1"].resets()
-    play["b2"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b2")
     failed, served = lately(play, "b1"), lately(play, "b2")
     assert (failed.failures, failed.failure, failed.failed_s) == (1, "reset", play.loop.now_s)
     assert (served.failures, served.failure, served.first_tokens) == (0, "", 1)
@@ -79,7 +76,7 @@ def test_a_failure_counts_at_the_backend_that_failed_with_its_reason(play: Play)
 def test_a_lack_of_our_own_is_no_failure_of_a_backend(play: Play) -> None:
     play.down = {"b1": errno.EADDRNOTAVAIL}
     play.client.sends(chat())
-    play["b2"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b2")
     assert lately(play, "b1").failures == 0
     assert play.metrics.of("p").backend("b1").attempts == {"ports": 1}
 

@@ -1,6 +1,5 @@
 """A request that has ended is let go at once: the collector comes seldom, and bodies are large."""
 
-import contextlib
 import gc
 from typing import Any
 
@@ -23,13 +22,13 @@ def exchanges() -> list[Exchange]:
 
 @pytest.fixture
 def play() -> Any:
-    with contextlib.closing(Play()) as play:
-        for backend in play.backends:
-            backend.models = dict(MODEL)
-        gc.collect()
-        gc.disable()
-        yield play
-        gc.enable()
+    play = Play()
+    for backend in play.backends:
+        backend.models = dict(MODEL)
+    gc.collect()
+    gc.disable()
+    yield play
+    gc.enable()
 
 
 @pytest.mark.parametrize(

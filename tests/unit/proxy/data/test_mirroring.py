@@ -1,7 +1,6 @@
 """Transcripts of requests that are copied to a mirror, and of what the copies must not touch."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -26,6 +25,8 @@ from tests.unit.proxy.data.playbook import (
     chat,
     chunk,
     plain,
+    pool,
+    post,
     token,
 )
 
@@ -42,10 +43,7 @@ class Mirrored(Play):
     """Pool `now` with b1, and `next` with b2, which gets copies."""
 
     def __init__(self, *, mirror: dict[str, Any] | None = None, **settings: Any) -> None:
-        pools = [
-            {"name": name, "backends": [{"name": f"b{n}", "url": f"http://10.0.0.{n}:1"}]}
-            for n, name in ((1, "now"), (2, "next"))
-        ]
+        pools = [pool("now", 1, policy="token_cost"), pool("next", 2, policy="token_cost")]
         target = {"pool": "next", "share": 1.0} | (mirror or {})
         route = {"name": "r", "to": [{"pool": "now"}], "mirror": target}
         settings = {"routes": [route]} | settings
@@ -62,17 +60,8 @@ class Mirrored(Play):
 
 
 @pytest.fixture
-def play() -> Iterator[Mirrored]:
-    playing = Mirrored()
-    yield playing
-    closes(playing)
-
-
-def closes(play: Mirrored) -> None:
-    play.plane.mirrors.end_all()
-    play.close()
-    assert not len(play.plane.mirrors)
-    assert not play.plane.mirrors.bodies_bytes
+def play() -> Mirrored:
+    return Mirrored()
 
 
 def asks(play: Mirrored, *fields: str, client: Client | None = None, **how: Any) -> Client:
@@ -93,7 +82,7 @@ def test_a_copy_goes_out_after_the_answer_has_begun_and_is_thrown_away(play: Mir
     assert play.happened() == ["b1 dialed", "b1 got POST"]
     play["b1"].sends(STREAM, token("one"))
     assert play.happened() == ["client got 200, one", "b2 dialed", "b2 got POST"]
-    play["b2"].sends(STREAM, token("two"), DONE, END)
+    play.answers("b2", "two")
     assert play.happened() == []
     play["b1"].sends(token("more"), DONE, END)
     assert play.happened() == ["client got more [DONE]", "client got end", "counted 200 b1"]
@@ -119,7 +108,6 @@ def test_the_mirror_gets_its_own_model() -> None:
     asks(play)
     play["b1"].sends(STREAM, token("one"))
     assert play.copied["model"] == "m2"
-    closes(play)
 
 
 def test_nothing_is_stored_at_a_mirror_or_made_in_the_background(play: Mirrored) -> None:
@@ -130,8 +118,7 @@ def test_nothing_is_stored_at_a_mirror_or_made_in_the_background(play: Mirrored)
 
 def test_what_goes_on_from_a_stored_response_is_not_copied(play: Mirrored) -> None:
     body = b'{"model":"m","input":"x","stream":true,"previous_response_id":"resp_1"}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    play.client.sends(line + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+    play.client.sends(post("/v1/responses", body))
     created = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta"}\n\n'
     play["b1"].sends(STREAM, chunk(created))
     lines = play.happened()
@@ -141,8 +128,7 @@ def test_what_goes_on_from_a_stored_response_is_not_copied(play: Mirrored) -> No
 
 def test_a_responses_request_is_not_stored_where_it_does_not_say_so(play: Mirrored) -> None:
     body = b'{"model":"m","input":"x","stream":true}'
-    line = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    play.client.sends(line + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+    play.client.sends(post("/v1/responses", body))
     delta = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta"}\n\n'
     play["b1"].sends(STREAM, chunk(delta))
     assert play.copied["store"] is False
@@ -158,7 +144,6 @@ def test_no_key_of_a_client_comes_to_the_mirror() -> None:
     head = play["b2"].head
     assert b"sk-" not in head
     assert b"accept: */*" in head
-    closes(play)
 
 
 def test_copies_of_all_clients_use_one_connection() -> None:
@@ -166,12 +151,11 @@ def test_copies_of_all_clients_use_one_connection() -> None:
     play = Mirrored(tenants=TENANTS)
     for name in KEYS:
         asks(play, head=key(name))
-        play["b1"].sends(STREAM, token("one"), DONE, END)
-        play["b2"].sends(STREAM, token("two"), DONE, END)
+        play.answers("b1", "one")
+        play.answers("b2", "two")
         play.passes(0.1)
     lines = play.happened()
     assert (lines.count("b1 dialed"), lines.count("b2 dialed")) == (2, 1)
-    closes(play)
 
 
 def test_a_key_is_sent_if_the_mirror_and_its_pool_say_so() -> None:
@@ -180,7 +164,6 @@ def test_a_key_is_sent_if_the_mirror_and_its_pool_say_so() -> None:
     play["b1"].sends(STREAM, token("one"))
     assert b"authorization: Bearer sk-1" in play["b2"].head
     assert b"sk-2" not in play["b2"].head
-    closes(play)
 
 
 def test_a_copy_has_a_mark_and_the_lowest_priority(play: Mirrored) -> None:
@@ -224,18 +207,17 @@ def test_after_a_failure_the_client_is_not_copied_for_a_while() -> None:
     play = Mirrored(tenants=TENANTS)
     play.down["b2"] = 111
     asks(play, head=key("a"))
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     del play.down["b2"]
     for name in ("a", "v"):
         asks(play, head=key(name))
-        play["b1"].sends(STREAM, token("one"), DONE, END)
+        play.answers("b1", "one")
     assert play.results() == {"failed": 1, "no_room": 1}
     assert len(play.plane.mirrors) == 1
     play.passes(REST_S)
     asks(play, head=key("a"))
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     assert len(play.plane.mirrors) == 2
-    closes(play)
 
 
 def test_a_copy_is_counted_as_load_and_teaches_nothing(play: Mirrored) -> None:
@@ -271,7 +253,6 @@ def test_a_copy_charges_nobody() -> None:
     play["b2"].sends(STREAM, token("two"), usage(100), DONE, END)
     assert budget.level(play.loop.now_s) == left < 1_000_000
     assert play.results() == {"ok": 1}
-    closes(play)
 
 
 def test_where_the_original_left_its_copy_ends(play: Mirrored) -> None:
@@ -290,26 +271,25 @@ def test_a_reload_and_a_drain_end_copies(play: Mirrored) -> None:
     play["b1"].sends(DONE, END)
     play.plane.draining = True
     asks(play)
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     assert play.results() == {"ended": 1, "no_room": 1}
 
 
 def test_a_copy_that_takes_too_long_ends() -> None:
     play = Mirrored(timeouts={"first_byte_s": 2, "first_byte_s_per_1k_tokens": 0, "idle_s": 5})
     asks(play)
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     play.passes(1.0)
     assert play.results() == {}
     play.passes(2.0)
     assert play.results() == {"late": 1}
-    closes(play)
 
 
 @pytest.mark.parametrize("reason", ["memory", "lag"])
 def test_no_copy_is_made_while_the_process_is_overloaded(play: Mirrored, reason: str) -> None:
     asks(play)
     play.plane.overload.reason = reason
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     assert play.results() == {"no_room": 1}
 
 
@@ -317,7 +297,7 @@ def test_no_copy_is_made_while_bodies_take_half_of_their_room(play: Mirrored) ->
     asks(play)
     held = play.plane.bodies_bytes // 2
     play.plane.bodies.held_bytes += held
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     play.plane.bodies.held_bytes -= held
     assert play.results() == {"no_room": 1}
 
@@ -326,13 +306,12 @@ def test_no_copy_is_made_where_the_mirror_has_no_room_or_serves_nobody() -> None
     play = Mirrored(admission={"enabled": True})
     play.backends[1].max_requests = 0
     asks(play)
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     play.backends[1].max_requests = None
     play.backends[1].state = State.EJECTED
     asks(play)
-    play["b1"].sends(STREAM, token("one"), DONE, END)
+    play.answers("b1", "one")
     assert play.results() == {"no_backend": 2}
-    closes(play)
 
 
 # -- attacker and victim
@@ -359,7 +338,6 @@ def test_one_whose_copies_all_stall_takes_no_copies_and_no_time_from_others() ->
     assert play.results() == {"no_room": CLIENT_MAX, "ok": 1}
     for client in attackers:
         client.closes()
-    closes(play)
 
 
 def test_many_clients_take_the_places_of_one_route_only() -> None:

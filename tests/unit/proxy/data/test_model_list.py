@@ -36,7 +36,6 @@ def test_names_of_the_configuration_stand_in_for_a_list_that_cannot_be_read(
 ) -> None:
     play = play_of(named, told)
     assert ids(models_told(b"/v1/models", play.plane.fleet.pools)) == listed
-    play.close()
 
 
 def test_a_named_model_has_a_card_for_those_who_may_ask_for_it() -> None:
@@ -46,4 +45,3 @@ def test_a_named_model_has_a_card_for_those_who_may_ask_for_it() -> None:
     assert ids(models_told(b"/v1/models", play.plane.fleet.pools, {"other"})) == []
     with pytest.raises(ModelNotFound):
         models_told(b"/v1/models/b", play.plane.fleet.pools)
-    play.close()

@@ -5,12 +5,19 @@ from random import Random
 from typing import Any
 
 from penstock.balancing.backend import Backend, State
-from penstock.proxy.data.configuration import configure, draft
 from penstock.proxy.data.newcomers import JUDGED_MAX
-from penstock.proxy.wire.host import Names
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
+from tests.unit.proxy.data.playbook import (
+    DONE,
+    END,
+    STREAM,
+    Play,
+    chat,
+    keyed,
+    plain,
+    tenants,
+    token,
+)
 
-TENANTS = [{"name": f"t{n}", "keys": [{"key": f"key-of-tenant-{n}"}]} for n in range(5)]
 ATTACKER = 0
 # Whether a tenant's request fails at a backend.
 Fails = Callable[[str, int], bool]
@@ -20,7 +27,7 @@ class Pool(Play):
     """Three backends or more, and five tenants. `taken_out` are those that were worse."""
 
     def __init__(self, backends: int = 3, *, spares: bool = True, **settings: Any) -> None:
-        super().__init__(backends, tenants=TENANTS, **settings)
+        super().__init__(backends, tenants=tenants(*"01234"), **settings)
         self.rng = Random(1)
         self.spares = spares
         self.failure = "502 Bad Gateway"
@@ -44,7 +51,7 @@ class Pool(Play):
         client = self.client if not self.client.closed else self.connects()
         self.client = client
         client.written = b""
-        client.sends(chat(head=b"authorization: Bearer key-of-tenant-%d\r\n" % tenant))
+        client.sends(chat(head=keyed(str(tenant))))
         while client.connection._exchange is not None:
             backend = client.connection._exchange.request.record.backend
             if fails(backend, tenant):
@@ -85,7 +92,6 @@ def test_at_the_start_nobody_is_new() -> None:
     assert not play.plane.newcomers
     assert not play.taken_out
     assert play.told() is None
-    play.close()
 
 
 def test_one_that_fails_more_than_its_peers_is_taken_out() -> None:
@@ -100,7 +106,6 @@ def test_one_that_fails_more_than_its_peers_is_taken_out() -> None:
     assert (told["stage"], told["why"]) == ("worse", why)
     assert play.outcomes() == {("p", "worse"): 1}
     assert not play.plane.newcomers  # nothing is judged any more
-    play.close()
 
 
 def test_one_that_has_enough_to_do_is_not_worse() -> None:
@@ -113,13 +118,11 @@ def test_one_that_has_enough_to_do_is_not_worse() -> None:
     told = play.told()
     assert told is not None
     requests = told["requests"]
-    play.one(lambda backend, tenant: backend == "b3")
-    play.one(lambda backend, tenant: backend == "b3")
-    play.one(lambda backend, tenant: backend == "b3")
+    for _ in range(3):
+        play.one(lambda backend, tenant: backend == "b3")
     told = play.told()
     assert told is not None
     assert told["requests"] == requests
-    play.close()
 
 
 def test_one_that_is_like_its_peers_stays_and_is_known() -> None:
@@ -131,7 +134,6 @@ def test_one_that_is_like_its_peers_stays_and_is_known() -> None:
     assert not play.taken_out
     assert play.told() is None
     assert play.outcomes() == {("p", "no_worse"): 1}
-    play.close()
 
 
 def test_a_pool_that_fails_as_a_whole_blames_no_newcomer() -> None:
@@ -140,7 +142,6 @@ def test_a_pool_that_fails_as_a_whole_blames_no_newcomer() -> None:
     rng = play.rng
     play.goes_on(400, lambda backend, tenant: rng.random() < 0.3)
     assert not play.taken_out
-    play.close()
 
 
 def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again() -> None:
@@ -158,7 +159,6 @@ def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again()
     new = play.plane.newcomers._pools["p"].judged["b3"]
     assert 100 < new.requests < 170  # a third of 400, and no retries
     assert not play.taken_out
-    play.close()
 
 
 def test_what_others_failed_before_is_not_its_own_request() -> None:
@@ -166,7 +166,6 @@ def test_what_others_failed_before_is_not_its_own_request() -> None:
     play.arrives()
     play.goes_on(30, lambda backend, tenant: backend == "b2")  # b3 is next, and answers
     assert play.told() == {"stage": "judged", "requests": 0, "why": ""}
-    play.close()
 
 
 def test_a_hostile_client_takes_nobody_out_beside_its_victims() -> None:
@@ -178,7 +177,6 @@ def test_a_hostile_client_takes_nobody_out_beside_its_victims() -> None:
     told = play.told()
     assert told is not None
     assert int(str(told["requests"])) > 200
-    play.close()
 
 
 def test_the_victims_of_a_worse_one_are_heard_beside_a_flatterer() -> None:
@@ -191,24 +189,20 @@ def test_the_victims_of_a_worse_one_are_heard_beside_a_flatterer() -> None:
         attacks=3,
     )
     assert [name for name, _ in play.taken_out] == ["b3"]
-    play.close()
 
 
 def test_requests_of_the_engine_before_say_nothing_of_the_new_one() -> None:
     play = Pool()
-    play.client.sends(chat(head=b"authorization: Bearer key-of-tenant-1\r\n"))
-    exchange = play.client.connection._exchange
-    assert exchange is not None
+    play.client.sends(chat(head=keyed("1")))
+    exchange = play.client.exchange
     name = exchange.request.record.backend
     number = [each.name for each in play.backends].index(name)
     play.loop.now_s += 1.0
     play.arrives(number)
-    play[name].sends(STREAM, token("a"), DONE, END)
-    play.turns()
+    play.answers(name)
     assert play.told(number) == {"stage": "judged", "requests": 0, "why": ""}
     play.goes_on(3, no)
     assert play.told(number) == {"stage": "judged", "requests": 1, "why": ""}
-    play.close()
 
 
 def test_one_that_the_pool_cannot_spare_is_told_of_and_taken_out_later() -> None:
@@ -222,7 +216,6 @@ def test_one_that_the_pool_cannot_spare_is_told_of_and_taken_out_later() -> None
     play.spares = True
     play.plane.measure(play.loop.now_s)
     assert [name for name, _ in play.taken_out] == ["b3"]
-    play.close()
 
 
 def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> None:
@@ -242,7 +235,6 @@ def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> Non
     told = play.told(waits)
     assert told is not None
     assert told["stage"] == "judged"
-    play.close()
 
 
 def test_those_that_never_serve_hold_no_place() -> None:
@@ -253,7 +245,6 @@ def test_those_that_never_serve_hold_no_place() -> None:
     play.goes_on(200, some(play.rng, "b7"))
     assert [name for name, _ in play.taken_out] == ["b7"]
     assert play.told(2) == {"stage": "judged", "requests": 0, "why": ""}
-    play.close()
 
 
 def test_those_that_are_worse_and_cannot_be_spared_hold_no_place() -> None:
@@ -269,7 +260,6 @@ def test_those_that_are_worse_and_cannot_be_spared_hold_no_place() -> None:
     assert len(play.taken_out) == JUDGED_MAX + 1
     assert play.outcomes() == {("p", "worse"): JUDGED_MAX + 1}
     assert not play.plane.newcomers
-    play.close()
 
 
 def reloads(play: Pool, **newcomers: Any) -> None:
@@ -277,10 +267,7 @@ def reloads(play: Pool, **newcomers: Any) -> None:
     settings = play.plane.settings
     changed = settings.health.newcomers.model_copy(update=newcomers)
     health = settings.health.model_copy(update={"newcomers": changed})
-    old, now = play.plane.configuration, play.loop.time
-    drafted = draft(settings.model_copy(update={"health": health}), {}, None)
-    names = Names(has_way=lambda _: True)
-    play.plane.use(configure(drafted, play.loop, names, old.members, running=old.fleet, now=now))
+    play.reloads(health=health)
 
 
 def test_a_reload_that_lets_one_client_decide_counts_for_who_is_judged_now() -> None:
@@ -300,7 +287,6 @@ def test_a_reload_that_lets_one_client_decide_counts_for_who_is_judged_now() -> 
     assert play.told() == {"stage": "judged", "requests": 0, "why": ""}
     of_one(200)
     assert [name for name, _ in play.taken_out] == ["b3"]
-    play.close()
 
 
 def test_a_reload_that_changes_nothing_of_that_lets_a_judgement_go_on() -> None:
@@ -309,7 +295,6 @@ def test_a_reload_that_changes_nothing_of_that_lets_a_judgement_go_on() -> None:
     play.goes_on(30, no)
     reloads(play)
     assert play.told() == {"stage": "judged", "requests": 10, "why": ""}
-    play.close()
 
 
 def test_settings_and_reloads_end_a_judgement() -> None:
@@ -319,4 +304,3 @@ def test_settings_and_reloads_end_a_judgement() -> None:
     assert not play.plane.newcomers
     play.arrives()
     assert not play.plane.newcomers
-    play.close()

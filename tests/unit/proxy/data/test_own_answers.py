@@ -1,6 +1,5 @@
 """What penstock answers itself, and which headers it adds for browsers, proxies and SDKs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ ORIGIN = b"origin: http://localhost:5173\r\n"
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    playing = Play(1)
-    yield playing
-    playing.close()
+def play() -> Play:
+    return Play(1)
 
 
 def fields_of(written: bytes) -> dict[str, str]:
@@ -84,7 +81,6 @@ def test_pages_may_read_every_header_that_penstock_adds() -> None:
     listed |= {"x-ratelimit-remaining-tokens", "anthropic-ratelimit-requests-reset"}
     assert listed <= set(exposed)
     assert not any("*" in name for name in exposed)
-    play.close()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +137,6 @@ def test_a_path_with_another_method_names_the_right_one(line: bytes, allow: str)
     status, told, body = got(play, line)
     assert (status, told["allow"], body["error"]["code"]) == (405, allow, "method_not_allowed")
     assert allow.split(",")[0] in body["error"]["message"]
-    play.close()
 
 
 def test_the_root_is_open_and_says_only_that_it_is_reached() -> None:

@@ -1,7 +1,5 @@
 """Clients behind a trusted proxy: each request is its own client's, also what it holds."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.unit.proxy.data.playbook import Play, chat, plain
@@ -10,10 +8,8 @@ PEER = "192.0.2.7"  # of every wire of a play
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    playing = Play(1, listen={"trusted_proxies": [PEER]})
-    yield playing
-    playing.close()
+def play() -> Play:
+    return Play(1, listen={"trusted_proxies": [PEER]})
 
 
 def of(address: str) -> bytes:

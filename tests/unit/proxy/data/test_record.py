@@ -1,6 +1,5 @@
 """What is told of a request at its end: when what happened, who was tried, what it cost."""
 
-import contextlib
 from typing import Any
 
 from penstock.proxy.telemetry.access_line import add_request
@@ -12,9 +11,7 @@ USAGE = chunk(b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_token
 
 def record_of(play: Play) -> Record:
     """Of the request that is under way."""
-    exchange = play.client.connection._exchange
-    assert exchange is not None
-    return exchange.request.record
+    return play.client.exchange.request.record
 
 
 def line_of(record: Record) -> dict[str, Any]:
@@ -24,29 +21,29 @@ def line_of(record: Record) -> dict[str, Any]:
 
 
 def test_every_time_of_a_request_is_kept() -> None:
-    with contextlib.closing(Play(1)) as play:
-        request = chat()
-        play.client.sends(request[:9])
-        play.passes(1)
-        play.client.sends(request[9:-1])
-        play.passes(1)
-        play.client.sends(request[-1:])
-        record = record_of(play)
-        play.passes(1)
-        play["b1"].sends(STREAM)
-        play.passes(1)
-        play["b1"].sends(token("a"))
-        play.passes(1)
-        play["b1"].sends(token("b"), USAGE, DONE, END)
-        line = line_of(record)
-        times = ("accepted_ms", "received_ms", "read_ms", "sent_ms", "first_byte_ms", "ttft_ms")
-        assert [round(line[name], -1) for name in times] == [1000, 2000, 2000, 2000, 3000, 4000]
-        assert round(line["duration_ms"], -1) == 5000
-        assert (line["backend"], line["attempts"], line["whole"]) == ("b1", 1, True)
-        assert (line["prompt_tokens"], line["completion_tokens"]) == (7, 2)
-        assert (line["pool"], line["reason"], line["class"]) == ("p", "only", "standard")
-        assert (line["overhead_ms"], line["cached_tokens"]) == (0.0, None)
-        assert "failed" not in line
+    play = Play(1)
+    request = chat()
+    play.client.sends(request[:9])
+    play.passes(1)
+    play.client.sends(request[9:-1])
+    play.passes(1)
+    play.client.sends(request[-1:])
+    record = record_of(play)
+    play.passes(1)
+    play["b1"].sends(STREAM)
+    play.passes(1)
+    play["b1"].sends(token("a"))
+    play.passes(1)
+    play["b1"].sends(token("b"), USAGE, DONE, END)
+    line = line_of(record)
+    times = ("accepted_ms", "received_ms", "read_ms", "sent_ms", "first_byte_ms", "ttft_ms")
+    assert [round(line[name], -1) for name in times] == [1000, 2000, 2000, 2000, 3000, 4000]
+    assert round(line["duration_ms"], -1) == 5000
+    assert (line["backend"], line["attempts"], line["whole"]) == ("b1", 1, True)
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (7, 2)
+    assert (line["pool"], line["reason"], line["class"]) == ("p", "only", "standard")
+    assert (line["overhead_ms"], line["cached_tokens"]) == (0.0, None)
+    assert "failed" not in line
 
 
 def test_every_attempt_that_failed_is_kept(play: Play) -> None:
@@ -54,7 +51,7 @@ def test_every_attempt_that_failed_is_kept(play: Play) -> None:
     record = record_of(play)
     play.passes(2)
     play["b1"].resets()
-    play["b2"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b2")
     line = line_of(record)
     (failed,) = line["failed"]
     assert (failed["backend"], failed["reason"], failed["failure"]) == ("b1", "cost", "reset")
@@ -76,15 +73,15 @@ def test_a_500_that_is_passed_on_is_a_failed_attempt(play: Play) -> None:
 
 
 def test_a_stale_connection_changes_nothing_of_when_it_was_sent() -> None:
-    with contextlib.closing(Play(1)) as play:
-        play.client.sends(chat())
-        play["b1"].sends(STREAM, token("a"), DONE, END)
-        play.passes(1)
-        play.client.sends(chat())
-        record = record_of(play)
-        play.passes(0.2)
-        play["b1"].resets()
-        assert (len(record.tries), line_of(record)["sent_ms"]) == (1, 0.0)
+    play = Play(1)
+    play.client.sends(chat())
+    play.answers("b1")
+    play.passes(1)
+    play.client.sends(chat())
+    record = record_of(play)
+    play.passes(0.2)
+    play["b1"].resets()
+    assert (len(record.tries), line_of(record)["sent_ms"]) == (1, 0.0)
 
 
 def test_sleep_of_the_process_is_no_time_of_the_request(play: Play) -> None:
@@ -107,11 +104,11 @@ def test_what_never_happened_has_no_time(play: Play) -> None:
 
 def test_an_answer_teaches_while_its_lease_holds() -> None:
     """What the backend counted is compared before the claim on its cache is given up."""
-    with contextlib.closing(Play(1)) as play:
-        play.client.sends(chat())
-        play["b1"].sends(STREAM, token("a"), USAGE, DONE, END)
-        assert sum(play.metrics.estimate_ratio.counts) == 1
-        play.client.sends(chat())
-        play["b1"].sends(STREAM, token("a"), USAGE)
-        play.client.resets()  # before its end, and the counts have come
-        assert sum(play.metrics.estimate_ratio.counts) == 2
+    play = Play(1)
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"), USAGE, DONE, END)
+    assert sum(play.metrics.estimate_ratio.counts) == 1
+    play.client.sends(chat())
+    play["b1"].sends(STREAM, token("a"), USAGE)
+    play.client.resets()  # before its end, and the counts have come
+    assert sum(play.metrics.estimate_ratio.counts) == 2

@@ -1,10 +1,7 @@
 """Transcripts of a client's connection: where requests begin and end, and what is refused when."""
 
-import contextlib
-
 import pytest
 
-from penstock.balancing.backend import State
 from penstock.balancing.prefix_cache.blocks import BLOCK_BYTES
 from penstock.proxy.data.ending import LINGER_BYTES_MAX, LINGER_S
 from penstock.proxy.data.request import HASH_BYTES
@@ -52,21 +49,19 @@ def test_what_a_running_request_holds_counts_until_its_end() -> None:
     """A long head, and the hashes of a long prompt. The body does not, once the answer begins."""
     long_head = REQUEST.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 9_000 + b"\r\n\r\n", 1)
     head_bytes = long_head.index(b"\r\n\r\n")
-    policy = {"policy": "token_cost", "name": "p"}
-    backends = [{"name": f"b{n}", "url": f"http://10.0.0.{n}:1"} for n in (1, 2)]
-    with contextlib.closing(Play(pools=[policy | {"backends": backends}])) as play:
-        play.backends[1].state = State.EJECTED
-        play.client.sends(long_head)
-        held_bytes = play.plane.bodies.held_bytes
-        assert held_bytes == len(long_head) - 4
-        play["b1"].sends(*ANSWER[:2])
-        assert play.plane.bodies.held_bytes == head_bytes
-        play["b1"].sends(*ANSWER[2:])
-        assert play.plane.bodies.held_bytes == 0
-        play.client.sends(chat(content="word " * 40_000))
-        assert play.plane.bodies.held_bytes > 200_000
-        play["b1"].sends(*ANSWER[:2])
-        assert play.plane.bodies.held_bytes == HASH_BYTES * (200_000 // BLOCK_BYTES)
+    play = Play(policy="token_cost")
+    play.ejects("b2")
+    play.client.sends(long_head)
+    held_bytes = play.plane.bodies.held_bytes
+    assert held_bytes == len(long_head) - 4
+    play["b1"].sends(*ANSWER[:2])
+    assert play.plane.bodies.held_bytes == head_bytes
+    play["b1"].sends(*ANSWER[2:])
+    assert play.plane.bodies.held_bytes == 0
+    play.client.sends(chat(content="word " * 40_000))
+    assert play.plane.bodies.held_bytes > 200_000
+    play["b1"].sends(*ANSWER[:2])
+    assert play.plane.bodies.held_bytes == HASH_BYTES * (200_000 // BLOCK_BYTES)
 
 
 def test_a_body_is_asked_for_once_its_head_is_accepted(play: Play) -> None:
@@ -78,42 +73,38 @@ def test_a_body_is_asked_for_once_its_head_is_accepted(play: Play) -> None:
 
 
 def test_a_body_that_is_too_large_is_not_asked_for() -> None:
-    with contextlib.closing(Play(limits={"body_bytes": 1024})) as play:
-        length = b"content-length: 1025\r\nexpect: 100-continue\r\n\r\n"
-        play.client.sends(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + length)
-        assert play.happened() == ["client got 413, body_too_large", "counted 413 nobody"]
+    play = Play(limits={"body_bytes": 1024})
+    length = b"content-length: 1025\r\nexpect: 100-continue\r\n\r\n"
+    play.client.sends(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + length)
+    assert play.happened() == ["client got 413, body_too_large", "counted 413 nobody"]
 
 
 def test_a_chunked_body_is_counted_while_it_comes() -> None:
-    with contextlib.closing(Play(limits={"body_bytes": 1024})) as play:
-        framing = b"transfer-encoding: chunked\r\n\r\n"
-        play.client.sends(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + framing)
-        play.client.sends(b"400\r\n" + b" " * 1024 + b"\r\n")
-        assert play.happened() == []
-        play.client.sends(b"1\r\n \r\n")
-        assert play.happened() == ["client got 413, body_too_large", "counted 413 nobody"]
+    play = Play(limits={"body_bytes": 1024})
+    framing = b"transfer-encoding: chunked\r\n\r\n"
+    play.client.sends(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + framing)
+    play.client.sends(b"400\r\n" + b" " * 1024 + b"\r\n")
+    assert play.happened() == []
+    play.client.sends(b"1\r\n \r\n")
+    assert play.happened() == ["client got 413, body_too_large", "counted 413 nobody"]
 
 
 @pytest.mark.parametrize(
     ("sent", "time_s"), [(b"POST /v1", "client_head_s"), (REQUEST[:-1], "client_body_s")]
 )
 def test_half_a_request_has_so_much_time(sent: bytes, time_s: str) -> None:
-    with contextlib.closing(Play(timeouts={time_s: 4})) as play:
-        play.client.sends(sent)
-        play.passes(3.9)
-        assert play.happened() == []
-        play.passes(0.2)
-        assert play.happened() == ["client got 408, request_timeout", "counted 408 nobody"]
-        play.passes(2)  # it may still be read by who sends on
-        assert play.happened() == ["client dropped"]
+    play = Play(timeouts={time_s: 4})
+    play.client.sends(sent)
+    assert play.after(3.9) == []
+    assert play.after(0.2) == ["client got 408, request_timeout", "counted 408 nobody"]
+    play.passes(2)  # it may still be read by who sends on
+    assert play.happened() == ["client dropped"]
 
 
 def test_a_connection_without_a_request_is_closed_after_a_while() -> None:
-    with contextlib.closing(Play(timeouts={"client_idle_s": 30})) as play:
-        play.passes(29.9)
-        assert play.happened() == []
-        play.passes(0.2)
-        assert play.happened() == ["client closed"]
+    play = Play(timeouts={"client_idle_s": 30})
+    assert play.after(29.9) == []
+    assert play.after(0.2) == ["client closed"]
 
 
 @pytest.mark.parametrize(
@@ -198,13 +189,13 @@ def test_an_old_client_gets_a_reset_where_its_answer_breaks(play: Play) -> None:
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_body_that_its_backend_has_not_taken_is_counted_until_the_end(taken: bool) -> None:
     """A backend that answers at once and reads nothing must not free what is still held."""
-    with contextlib.closing(Play()) as play:
-        request = chat(f'"pad":"{"x" * 100_000}"')
-        play.client.sends(request)
-        assert play.plane.bodies.held_bytes > 100_000
-        play["b1"].unsent_bytes = 0 if taken else 50_000
-        play["b1"].sends(STREAM, token("a"))
-        assert (play.plane.bodies.held_bytes == 0) is taken
-        play["b1"].sends(token("b"), DONE, END)
-        assert play.plane.bodies.held_bytes == 0
-        assert "client got end" in play.happened()
+    play = Play()
+    request = chat(f'"pad":"{"x" * 100_000}"')
+    play.client.sends(request)
+    assert play.plane.bodies.held_bytes > 100_000
+    play["b1"].unsent_bytes = 0 if taken else 50_000
+    play["b1"].sends(STREAM, token("a"))
+    assert (play.plane.bodies.held_bytes == 0) is taken
+    play["b1"].sends(token("b"), DONE, END)
+    assert play.plane.bodies.held_bytes == 0
+    assert "client got end" in play.happened()

@@ -1,28 +1,14 @@
 """The series of tenants and classes that a reload removes vanish, and those of others stay."""
 
-import contextlib
 import dataclasses
 from typing import Any
 
 from penstock.conf.settings import Settings
 from penstock.proxy.telemetry.families import PenstockCollector
 from penstock.proxy.telemetry.metrics import LABEL_VALUES_MAX
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token
+from tests.unit.proxy.data.playbook import Play, chat, keyed, tenants
 
-KEYS = {"one": "1" * 32, "two": "2" * 32}
 STANDARD, SLOW = [{"name": name, "max_wait_s": 60.0} for name in ("standard", "slow")]
-
-
-def tenants(*names: str) -> list[dict[str, Any]]:
-    return [{"name": name, "keys": [{"key": KEYS.get(name, f"{name:0>32}")}]} for name in names]
-
-
-def asks(name: str) -> bytes:
-    return chat(head=b"authorization: Bearer %s\r\n" % KEYS[name].encode())
-
-
-def answers(play: Play) -> None:
-    play["b1"].sends(STREAM, token("a"), DONE, END)
 
 
 def reloads(play: Play, *names: str, classes: Any = (STANDARD, SLOW)) -> None:
@@ -49,54 +35,54 @@ def begun(*names: str) -> Play:
 
 
 def test_a_tenant_that_is_gone_has_no_series_and_the_others_keep_their_counts() -> None:
-    with contextlib.closing(begun("one", "two")) as play:
-        for name in ("one", "two", "two"):
-            play.client.sends(asks(name))
-            answers(play)
-        play.metrics.rate_limited.add("one")
-        play.metrics.rate_limited.add("two")
-        assert told(play, "tenant_requests", "tenant") == {"one": 1.0, "two": 2.0}
-        reloads(play, "one")
-        assert told(play, "tenant_requests", "tenant") == {"one": 1.0}
-        assert set(told(play, "tenant_tokens", "tenant")) == {"one"}
-        assert told(play, "rate_limited", "tenant") == {"one": 1.0}
-        reloads(play, "one", "two")  # back again
-        assert told(play, "tenant_requests", "tenant") == {"one": 1.0, "two": 2.0}
+    play = begun("one", "two")
+    for name in ("one", "two", "two"):
+        play.client.sends(chat(head=keyed(name)))
+        play.answers("b1")
+    play.metrics.rate_limited.add("one")
+    play.metrics.rate_limited.add("two")
+    assert told(play, "tenant_requests", "tenant") == {"one": 1.0, "two": 2.0}
+    reloads(play, "one")
+    assert told(play, "tenant_requests", "tenant") == {"one": 1.0}
+    assert set(told(play, "tenant_tokens", "tenant")) == {"one"}
+    assert told(play, "rate_limited", "tenant") == {"one": 1.0}
+    reloads(play, "one", "two")  # back again
+    assert told(play, "tenant_requests", "tenant") == {"one": 1.0, "two": 2.0}
 
 
 def test_a_tenant_that_is_gone_is_told_until_its_last_request_has_ended() -> None:
-    with contextlib.closing(begun("one", "two")) as play:
-        play.client.sends(asks("two"))
-        answers(play)
-        play.client.sends(asks("two"))
-        reloads(play, "one")
-        assert told(play, "tenant_requests", "tenant") == {"two": 1.0}
-        answers(play)
-        assert told(play, "tenant_requests", "tenant") == {}
-        usage = play.metrics.usage.totals()
-        assert [(name, used.requests) for name, _, used in usage] == [("two", 2)]
+    play = begun("one", "two")
+    play.client.sends(chat(head=keyed("two")))
+    play.answers("b1")
+    play.client.sends(chat(head=keyed("two")))
+    reloads(play, "one")
+    assert told(play, "tenant_requests", "tenant") == {"two": 1.0}
+    play.answers("b1")
+    assert told(play, "tenant_requests", "tenant") == {}
+    usage = play.metrics.usage.totals()
+    assert [(name, used.requests) for name, _, used in usage] == [("two", 2)]
 
 
 def test_tenants_that_are_gone_take_no_place_of_new_ones() -> None:
-    with contextlib.closing(begun("one")) as play:
-        for number in range(2 * LABEL_VALUES_MAX):
-            reloads(play, f"t{number}")
-            play.metrics.rate_limited.add(f"t{number}")
-        last = f"t{2 * LABEL_VALUES_MAX - 1}"
-        assert told(play, "rate_limited", "tenant") == {last: 1.0}
+    play = begun("one")
+    for number in range(2 * LABEL_VALUES_MAX):
+        reloads(play, f"t{number}")
+        play.metrics.rate_limited.add(f"t{number}")
+    last = f"t{2 * LABEL_VALUES_MAX - 1}"
+    assert told(play, "rate_limited", "tenant") == {last: 1.0}
 
 
 def test_a_class_that_is_gone_has_no_series() -> None:
-    with contextlib.closing(begun("one")) as play:
-        for name in ("standard", "slow"):
-            play.metrics.shed.add("wait", name)
-            play.metrics.admitted.add(name, "yes")
-            play.metrics.waited(name, 1.0)
-        play.metrics.shed.add("memory", "0")
-        reloads(play, classes=[STANDARD])
-        assert set(told(play, "shed", "priority")) == {"standard", "0"}
-        for family in ("admitted", "queue_wait_seconds"):
-            assert set(told(play, family, "priority")) == {"standard"}
-        play.metrics.admitted.add("slow", "yes")  # one that had waited
-        play.plane.measure(play.loop.now_s + 100.0)
-        assert set(told(play, "admitted", "priority")) == {"standard"}
+    play = begun("one")
+    for name in ("standard", "slow"):
+        play.metrics.shed.add("wait", name)
+        play.metrics.admitted.add(name, "yes")
+        play.metrics.waited(name, 1.0)
+    play.metrics.shed.add("memory", "0")
+    reloads(play, classes=[STANDARD])
+    assert set(told(play, "shed", "priority")) == {"standard", "0"}
+    for family in ("admitted", "queue_wait_seconds"):
+        assert set(told(play, family, "priority")) == {"standard"}
+    play.metrics.admitted.add("slow", "yes")  # one that had waited
+    play.plane.measure(play.loop.now_s + 100.0)
+    assert set(told(play, "admitted", "priority")) == {"standard"}

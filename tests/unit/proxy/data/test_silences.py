@@ -1,6 +1,5 @@
 """Streams that fall silent after their first token."""
 
-import contextlib
 from itertools import pairwise
 
 import pytest
@@ -84,11 +83,11 @@ def test_no_ping_follows_the_end(begun: Play) -> None:
 
 
 def test_who_takes_nothing_gets_none() -> None:
-    with contextlib.closing(Play(timeouts={"client_stall_s": 300})) as play:
-        begins(play)
-        play["b1"].sends(token("b"))
-        play.client.fills()
-        assert "client got ping" not in passes(play, 60)
+    play = Play(timeouts={"client_stall_s": 300})
+    begins(play)
+    play["b1"].sends(token("b"))
+    play.client.fills()
+    assert "client got ping" not in passes(play, 60)
 
 
 def test_one_that_thinks_unseen_for_longer_than_a_first_token_may_take_goes_on(play: Play) -> None:

@@ -1,13 +1,21 @@
 """What becomes of a request, and for which service levels it counts."""
 
-import contextlib
-from collections.abc import Iterator
-
 import pytest
 
 from penstock.balancing.backend import AdminState
 from penstock.conf.settings import Settings
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, chunk, plain, token
+from tests.unit.proxy.data.playbook import (
+    DONE,
+    END,
+    STREAM,
+    Play,
+    chat,
+    chunk,
+    keyed,
+    plain,
+    tenants,
+    token,
+)
 
 ALL = {
     "ttft_s": {"p95": 0.5},
@@ -22,9 +30,8 @@ RELAXED = {"first_byte_s": 60.0, "hold_s": 60.0}
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    with contextlib.closing(Play(1, slo=[ALL], timeouts=RELAXED)) as play:
-        yield play
+def play() -> Play:
+    return Play(1, slo=[ALL], timeouts=RELAXED)
 
 
 def counts(play: Play, at: int = 0) -> str:
@@ -101,11 +108,10 @@ def test_a_client_that_leaves(play: Play, after_s: float, told: str) -> None:
 
 
 @pytest.fixture
-def hung() -> Iterator[Play]:
+def hung() -> Play:
     """Without targets for times: two backends, of which none answers."""
     slo = [{"availability": 0.9999, "error_rate": 0.0001}]
-    with contextlib.closing(Play(2, slo=slo, timeouts=RELAXED)) as play:
-        yield play
+    return Play(2, slo=slo, timeouts=RELAXED)
 
 
 def leaves(play: Play, after_s: float, request: bytes) -> None:
@@ -161,16 +167,15 @@ def test_who_leaves_while_others_are_served_uses_up_no_budget(hung: Play) -> Non
 def test_one_client_alone_makes_no_outage_where_others_were_served() -> None:
     """In a quiet pool, in which no answer begins for some seconds."""
     slo = [{"availability": 0.9999}]
-    tenants = [{"name": each, "keys": [{"key": f"key-of-{each}"}]} for each in "ab"]
-    with contextlib.closing(Play(1, slo=slo, timeouts=RELAXED, tenants=tenants)) as play:
-        serve(play, head=b"x-api-key: key-of-a\r\n")
-        for _ in range(5):
-            leaves(play, 3.0, chat(head=b"x-api-key: key-of-b\r\n"))
-        leaves(play, 0.2, chat(head=b"x-api-key: key-of-a\r\n"))  # it has not waited
-        leaves(play, 3.0, chat(head=b"x-api-key: key-of-b\r\n"))
-        assert counts(play) == "availability 1:0"
-        leaves(play, 3.0, chat(head=b"x-api-key: key-of-a\r\n"))
-        assert counts(play) == "availability 1:1"
+    play = Play(1, slo=slo, timeouts=RELAXED, tenants=tenants("a", "b"))
+    serve(play, head=keyed("a"))
+    for _ in range(5):
+        leaves(play, 3.0, chat(head=keyed("b")))
+    leaves(play, 0.2, chat(head=keyed("a")))  # it has not waited
+    leaves(play, 3.0, chat(head=keyed("b")))
+    assert counts(play) == "availability 1:0"
+    leaves(play, 3.0, chat(head=keyed("a")))
+    assert counts(play) == "availability 1:1"
 
 
 def test_a_backend_that_fails(play: Play) -> None:
@@ -219,12 +224,12 @@ def test_a_request_counts_for_its_pool_and_class() -> None:
     slo = [{"availability": 0.9}, {"pool": "p", "availability": 0.9}]
     slo += [{"class": name, "availability": 0.9} for name in ("standard", "batch", "interactive")]
     slo += [{"pool": "p", "class": name, "availability": 0.9} for name in ("standard", "batch")]
-    with contextlib.closing(Play(1, slo=slo)) as play:
-        serve(play)
-        serve(play, b"x-penstock-priority: batch\r\n")
-        serve(play, b"x-penstock-priority: interactive\r\n")  # not believed: standard
-        told = [counts(play, at).removeprefix("availability ") for at in range(len(slo))]
-        assert told == ["3:0", "3:0", "2:0", "1:0", "", "2:0", "1:0"]
+    play = Play(1, slo=slo)
+    serve(play)
+    serve(play, b"x-penstock-priority: batch\r\n")
+    serve(play, b"x-penstock-priority: interactive\r\n")  # not believed: standard
+    told = [counts(play, at).removeprefix("availability ") for at in range(len(slo))]
+    assert told == ["3:0", "3:0", "2:0", "1:0", "", "2:0", "1:0"]
 
 
 def refused(play: Play, reason: str) -> str:
@@ -243,23 +248,23 @@ def test_what_is_refused_by_its_head_is_shed(play: Play) -> None:
 def test_strangers_use_up_no_budget(key: str, told: str) -> None:
     tenants = [{"name": "one", "keys": [{"key": key}]}]
     slo = [{"pool": "p", "availability": 0.9}]
-    with contextlib.closing(Play(1, slo=slo, tenants=tenants)) as play:
-        assert refused(play, "memory") == told
+    play = Play(1, slo=slo, tenants=tenants)
+    assert refused(play, "memory") == told
 
 
 def test_no_backend_is_bad_for_the_pool_that_it_would_have_had() -> None:
-    with contextlib.closing(Play(1, slo=[{"pool": "p", "availability": 0.9}])) as play:
-        for each in play.backends:
-            each.admin_state = AdminState.MAINT
-        play.client.sends(chat())
-        assert counts(play) == "availability 0:1"
+    play = Play(1, slo=[{"pool": "p", "availability": 0.9}])
+    for each in play.backends:
+        each.admin_state = AdminState.MAINT
+    play.client.sends(chat())
+    assert counts(play) == "availability 0:1"
 
 
 def test_without_slos_nothing_is_counted() -> None:
-    with contextlib.closing(Play(1)) as play:
-        serve(play)
-        assert not play.plane.slos.any
-        assert play.plane.slos.evaluated() == ()
+    play = Play(1)
+    serve(play)
+    assert not play.plane.slos.any
+    assert play.plane.slos.evaluated() == ()
 
 
 def test_a_reload_keeps_what_stays(play: Play) -> None:

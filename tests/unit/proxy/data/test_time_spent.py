@@ -1,7 +1,6 @@
 """Transcripts of requests that lost time somewhere: their records say where, and so do answers."""
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Coroutine, Iterator
 from datetime import datetime, timedelta
@@ -79,10 +78,8 @@ def timing(answer: bytes) -> dict[str, float]:
 
 
 @pytest.fixture
-def waiting() -> Iterator[Play]:
-    playing = Play(1, admission={"enabled": True})
-    yield playing
-    playing.close()
+def waiting() -> Play:
+    return Play(1, admission={"enabled": True})
 
 
 def test_a_failover_is_told_with_its_reason(play: Play) -> None:
@@ -119,15 +116,15 @@ def test_nobody_is_told_of_times_who_does_not_ask(play: Play) -> None:
 
 
 def test_an_error_of_penstock_tells_its_times_too() -> None:
-    with contextlib.closing(Play(1)) as play:
-        play.client.sends(chat(head=TIMED))
-        play.passes(3)
-        play["b1"].resets()
-        assert b"HTTP/1.1 502" in play.client.written
-        assert timing(play.client.written)["failed"] == 3000.0
-        (entry,) = listed(play, failed="1")
-        assert (entry["status"], entry["error"]) == (502, "backend_error")
-        assert parts(entry) == [("failed", 3000, "b1", "reset")]
+    play = Play(1)
+    play.client.sends(chat(head=TIMED))
+    play.passes(3)
+    play["b1"].resets()
+    assert b"HTTP/1.1 502" in play.client.written
+    assert timing(play.client.written)["failed"] == 3000.0
+    (entry,) = listed(play, failed="1")
+    assert (entry["status"], entry["error"]) == (502, "backend_error")
+    assert parts(entry) == [("failed", 3000, "b1", "reset")]
 
 
 def test_a_wait_is_told_with_what_there_was_none_of(waiting: Play) -> None:
@@ -145,7 +142,7 @@ def test_a_wait_is_told_with_what_there_was_none_of(waiting: Play) -> None:
     play["b1"].sends(STREAM, token("a"))
     first = play["b1"]
     play.passes(1)
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
     (entry,) = one(play, "second")
     assert parts(entry) == [("queue", 6000, None, "prompts"), ("head", 1000, "b1", None)]
     assert entry["class"] == "standard"
@@ -173,31 +170,31 @@ def test_time_that_the_process_slept_is_no_wait(waiting: Play) -> None:
 
 
 def test_what_the_client_does_not_take_is_its_own_time() -> None:
-    with contextlib.closing(Play(1)) as play:
-        play.client.sends(chat(head=identified(b"id-1")))
-        play["b1"].sends(STREAM, token("a"))
-        play.passes(1)
-        play.client.fills()
-        play.passes(7)
-        play.client.drains()
-        play.passes(1)
-        play["b1"].sends(token("b"), DONE, END)
-        (entry,) = one(play, "id-1")
-        assert parts(entry) == [("decode", 2000, "b1", None), ("client", 7000, None, None)]
+    play = Play(1)
+    play.client.sends(chat(head=identified(b"id-1")))
+    play["b1"].sends(STREAM, token("a"))
+    play.passes(1)
+    play.client.fills()
+    play.passes(7)
+    play.client.drains()
+    play.passes(1)
+    play["b1"].sends(token("b"), DONE, END)
+    (entry,) = one(play, "id-1")
+    assert parts(entry) == [("decode", 2000, "b1", None), ("client", 7000, None, None)]
 
 
 def test_a_client_that_leaves_while_it_takes_nothing() -> None:
-    with contextlib.closing(Play(1)) as play:
-        play.client.sends(chat(head=identified(b"id-1")))
-        play["b1"].sends(STREAM, token("a"))
-        play.client.fills()
-        play.passes(3)
-        play.client.resets()
-        (entry,) = one(play, "id-1")
-        assert parts(entry) == [("client", 3000, None, None)]
-        assert (entry["status"], entry["whole"], entry["failed"]) == (200, False, True)
-        (kept,) = play.plane.recent.all()
-        assert round(kept.record.stalled_s) == 3
+    play = Play(1)
+    play.client.sends(chat(head=identified(b"id-1")))
+    play["b1"].sends(STREAM, token("a"))
+    play.client.fills()
+    play.passes(3)
+    play.client.resets()
+    (entry,) = one(play, "id-1")
+    assert parts(entry) == [("client", 3000, None, None)]
+    assert (entry["status"], entry["whole"], entry["failed"]) == (200, False, True)
+    (kept,) = play.plane.recent.all()
+    assert round(kept.record.stalled_s) == 3
 
 
 def test_a_running_stream_is_listed_once_it_is_old(play: Play) -> None:
@@ -224,8 +221,6 @@ def test_those_that_run_leave_half_of_the_places_to_others(play: Play) -> None:
     assert [each["state"] for each in told] == ["running"] * 20 + ["ended"]  # all of one client
     assert [each["id"] for each in listed(play, limit="2")] == ["id-0", "over"]
     assert [each["id"] for each in listed(play, limit="1")] == ["over"]
-    for client in clients:
-        client.closes()
 
 
 def test_many_that_run_are_looked_at_in_steps_and_told_in_order(play: Play) -> None:
@@ -255,8 +250,6 @@ def test_many_that_run_are_looked_at_in_steps_and_told_in_order(play: Play) -> N
     assert play.loop.run_until_complete(names(latest_first=False)) == ids
     assert play.loop.run_until_complete(names(latest_first=True)) == ids[::-1]
     assert max(looked) <= AT_ONCE
-    for client in clients:
-        client.closes()
 
 
 def _rest(begun: Coroutine[Any, Any, Iterator[T]]) -> list[T]:
@@ -274,7 +267,7 @@ def test_what_ends_while_others_are_looked_at_is_told_once(play: Play) -> None:
 
     asking = request_listing(play.plane, {})
     asking.send(None)  # the step in which it was seen
-    play["b1"].sends(STREAM, token("a"), DONE, END)
+    play.answers("b1")
     assert [each["state"] for each in _rest(asking)] == ["ended"]
 
 
@@ -374,19 +367,17 @@ def test_those_that_run_under_an_id_leave_half_of_the_places_to_others() -> None
     """A tenant each: of one only the latest is told."""
     keys = [f"{number:032}" for number in range(60)]
     tenants = [{"name": f"t{key[-2:]}", "keys": [{"key": key}]} for key in keys]
-    with contextlib.closing(Play(1, tenants=tenants)) as play:
-        for name in (*map(str, range(40)), "victim"):
-            play.plane.recent.add(kept(name, play.loop.now_s - 90.0))
-        clients = [play.connects() for _ in keys]
-        for client, key in zip(clients, keys, strict=True):
-            keyed = b"authorization: Bearer %s\r\n" % key.encode()
-            client.sends(chat(head=identified(b"same", keyed)))
-        told = one(play, "same")
-        assert [each["state"] for each in told] == ["running"] * 25 + ["ended"] * 25
-        assert "victim" in [each["tenant"] for each in told]
-        assert told[0]["same_id"] == 101
-        for client in clients:
-            client.closes()
+    play = Play(1, tenants=tenants)
+    for name in (*map(str, range(40)), "victim"):
+        play.plane.recent.add(kept(name, play.loop.now_s - 90.0))
+    clients = [play.connects() for _ in keys]
+    for client, key in zip(clients, keys, strict=True):
+        keyed = b"authorization: Bearer %s\r\n" % key.encode()
+        client.sends(chat(head=identified(b"same", keyed)))
+    told = one(play, "same")
+    assert [each["state"] for each in told] == ["running"] * 25 + ["ended"] * 25
+    assert "victim" in [each["tenant"] for each in told]
+    assert told[0]["same_id"] == 101
 
 
 @pytest.mark.parametrize("query", [{"limit": "501"}, {"before": "-1"}, {"before": "x"},
@@ -420,25 +411,25 @@ def test_every_part_of_every_kept_request_adds_up(play: Play) -> None:
 
 
 def test_a_wait_for_any_backend_is_told_as_that() -> None:
-    with contextlib.closing(Play(1, admission={"enabled": True, "hold_for_backend_s": 60})) as play:
-        play.backends[0].state = State.EJECTED
-        play.client.sends(chat(head=identified(b"id-1")))
-        play.passes(7)
-        assert parts(listed(play)[0]) == [("queue", 7000, None, "backend")]
-        play.backends[0].state = State.READY
-        play.passes(0.2)
-        play["b1"].sends(STREAM, token("a"), DONE, END)
-        (entry,) = one(play, "id-1")
-        assert next(part[::3] for part in parts(entry)) == ("queue", "backend")
+    play = Play(1, admission={"enabled": True, "hold_for_backend_s": 60})
+    play.backends[0].state = State.EJECTED
+    play.client.sends(chat(head=identified(b"id-1")))
+    play.passes(7)
+    assert parts(listed(play)[0]) == [("queue", 7000, None, "backend")]
+    play.backends[0].state = State.READY
+    play.passes(0.2)
+    play.answers("b1")
+    (entry,) = one(play, "id-1")
+    assert next(part[::3] for part in parts(entry)) == ("queue", "backend")
 
 
 def test_with_tenants_all_who_show_no_key_are_one() -> None:
     """They may have many addresses, and would push out each other's and nobody else's."""
     tenants = [{"name": "one", "keys": [{"key": "0123456789abcdef" * 2}]}]
     for keyed, owners in ((False, {"10.0.0.1", "10.0.0.2"}), (True, {""})):
-        with contextlib.closing(Play(1, tenants=tenants if keyed else [])) as play:
-            for peer in (b"10.0.0.1", b"10.0.0.2"):
-                answer = answer_to(play.plane, play.client, None)
-                client: Any = SimpleNamespace(peer=peer, began_s=play.loop.now_s)
-                refused(play.plane, None, answer, Unauthorized(), client)
-            assert {kept.owner for kept in play.plane.recent.all()} == owners
+        play = Play(1, tenants=tenants if keyed else [])
+        for peer in (b"10.0.0.1", b"10.0.0.2"):
+            answer = answer_to(play.plane, play.client, None)
+            client: Any = SimpleNamespace(peer=peer, began_s=play.loop.now_s)
+            refused(play.plane, None, answer, Unauthorized(), client)
+        assert {kept.owner for kept in play.plane.recent.all()} == owners

@@ -41,4 +41,3 @@ def test_a_stream_of_ids_is_one_of_tokens() -> None:
     assert play.client.written.count(b'"token_ids":[5]') == 2
     assert b'"completion_tokens"' not in play.client.written
     assert b"[DONE]" in play.client.written
-    play.close()
