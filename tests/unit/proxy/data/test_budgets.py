@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.conf.tenants import TenantLimitSettings
+from penstock.proxy.data.budgets import duration
 from penstock.proxy.data.calibration import UNSEEN_TOKENS_MAX
 from tests.unit.proxy.data.playbook import (
     DONE,
@@ -444,3 +445,11 @@ def test_what_it_may(limits: dict[str, Any], members: list[str]) -> None:
     play = playing(limits)
     play.client.sends(chat(*members, head=KEY, content="all work " * 1_000))
     assert "b1 got POST" in play.happened()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0ms"), (0.012, "12ms"), (1.2, "1s"), (360.0, "6m0s"), (3_723.0, "1h2m3s")],
+)
+def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

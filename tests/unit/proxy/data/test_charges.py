@@ -122,37 +122,79 @@ def test_a_plain_answer_without_a_count_costs_its_text(play: Play, path: str, bo
     assert answered(play) == 300
 
 
-def test_a_stream_with_several_tokens_an_event_costs_its_text(play: Play) -> None:
+def tool_call(text: bytes) -> bytes:
+    call = b'{"index":0,"function":{"arguments":"%b"}}' % text
+    return event(b'"delta":{"tool_calls":[%b]},"logprobs":null,"finish_reason":null' % call)
+
+
+def likely(number: int) -> bytes:
+    tops = b",".join(b'{"token":"x%d","logprob":-1}' % each for each in range(number % 20))
+    return b'{"token":"ab","logprob":-1,"top_logprobs":[%b]}' % tops
+
+
+def of_choice(number: int, data: bytes) -> bytes:
+    return data.replace(b'"index":0', b'"index":%d' % number, 1)
+
+
+COUNTING = '"stream_options":{"include_usage":true,"continuous_usage_stats":true}'
+FOUR = "four" * 8
+LOGPROBS = b'"delta":{"content":"ab"},"logprobs":{"content":[%b]},"finish_reason":null'
+TWICE = b'{"index":0,"delta":{"reasoning":"%b","reasoning_content":"%b"}}' % ((FOUR.encode(),) * 2)
+# What is asked for, the events that come before the client leaves, and what they cost.
+LEFT: dict[str, tuple[str, list[bytes], int]] = {
+    **{
+        f"one token an event: {word}": ('"n":1', [said(word)] * 200, 200)
+        for word in ("word ", "\\n", "is")
+    },
+    "one token an event: halves": ('"n":1', [said("\\u4e2d"), said("a")] * 100, 200),
+    "the last count": (
+        COUNTING,
+        [said("a", b"," + usage(45 * number)) for number in range(1, 101)],
+        4_500,
+    ),
+    "counts of each choice": (
+        '"n":4,' + COUNTING,
+        [
+            of_choice(number % 4, said("a b c d ", b"," + usage(8 * (number // 4 + 1))))
+            for number in range(400)
+        ],
+        8 * 400,
+    ),
+    "two choices": ('"n":2', [of_choice(number % 2, said(FOUR)) for number in range(100)], 800),
+    "log probabilities": (
+        '"logprobs":true,"top_logprobs":20',
+        [event(LOGPROBS % likely(number)) for number in range(100)],
+        100,
+    ),
+    "names around the text": ('"n":1', [said("ab")] * 50 + [tool_call(b"ab")] * 50, 100),
+    "reasoning by two names": (
+        '"n":1',
+        [chunk(b'data: {"choices":[%b]}\n\n' % TWICE)] * 100,
+        800,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_a_stream_that_is_left_costs_what_its_text_and_counts_show(play: Play, kind: str) -> None:
+    fields, events, tokens = LEFT[kind]
+    play.client.sends(chat(fields, head=KEY))
+    play["b1"].sends(STREAM)
+    for each in events:
+        play["b1"].sends(each)
+    play.client.closes()
+    assert answered(play) in (tokens, tokens + (kind == "reasoning by two names"))
+
+
+def test_a_whole_stream_without_a_count_costs_its_text(play: Play) -> None:
     play.client.sends(chat('"stream_options":{}', head=KEY))
-    play["b1"].sends(STREAM, said("four" * 8))
+    play["b1"].sends(STREAM, said(FOUR))
     for _ in range(50):
         play["b1"].sends(said("four" * 6), said("four" * 10))
-        play["b1"].sends(said("four" * 8))
-    last = event(b'"delta":{"content":"%b"},"finish_reason":"length"' % (b"four" * 8))
+        play["b1"].sends(said(FOUR))
+    last = event(b'"delta":{"content":"%b"},"finish_reason":"length"' % FOUR.encode())
     play["b1"].sends(last, DONE, END)
     assert answered(play) == 8 * 152
-
-
-@pytest.mark.parametrize("word", ["word ", "\\n", "\\u4e2d", "is"])
-def test_a_stream_with_one_token_an_event_costs_its_events(play: Play, word: str) -> None:
-    play.client.sends(chat(head=KEY))
-    play["b1"].sends(STREAM)
-    words = [word, "a"] if word == "\\u4e2d" else [word]
-    for number in range(200):
-        play["b1"].sends(said(words[number % len(words)]))
-    play.client.closes()
-    assert answered(play) == 200
-
-
-def test_who_leaves_a_stream_that_counts_pays_for_its_last_count(play: Play) -> None:
-    play.client.sends(
-        chat('"stream_options":{"include_usage":true,"continuous_usage_stats":true}', head=KEY)
-    )
-    play["b1"].sends(STREAM)
-    for number in range(1, 101):
-        play["b1"].sends(said("a", b"," + usage(45 * number)))
-    play.client.closes()
-    assert answered(play) == 4_500
 
 
 def test_a_count_that_came_early_is_not_the_last_word(play: Play) -> None:
@@ -213,50 +255,14 @@ def test_streams_that_are_left_make_no_engine_look_slow(play: Play) -> None:
     assert itl_s == pytest.approx(0.010, rel=0.1)
 
 
-def test_log_probabilities_are_no_text(play: Play) -> None:
-    play.client.sends(chat('"logprobs":true', '"top_logprobs":20', head=KEY))
-    play["b1"].sends(STREAM)
-    for number in range(100):
-        tops = b",".join(b'{"token":"x%d","logprob":-1}' % each for each in range(number % 20))
-        inner = b'"logprobs":{"content":[{"token":"ab","logprob":-1,"top_logprobs":[%b]}]}' % tops
-        play["b1"].sends(event(b'"delta":{"content":"ab"},%b,"finish_reason":null' % inner))
-    play.client.closes()
-    assert answered(play) == 100
-
-
-def test_nor_are_those_of_responses(play: Play) -> None:
+def test_log_probabilities_of_responses_are_no_text(play: Play) -> None:
     posts(play, "/v1/responses", b'{"input":"x","stream":true}')
     play["b1"].sends(STREAM)
     for number in range(100):
-        tops = b",".join(b'{"token":"x%d","logprob":-1}' % each for each in range(number % 20))
-        inner = b'"logprobs":[{"token":"ab","logprob":-1,"top_logprobs":[%b]}]' % tops
+        inner = b'"logprobs":[%b]' % likely(number)
         play["b1"].sends(chunk(DELTAS["/v1/responses"].replace(b'"logprobs":[]', inner) % b"ab"))
     play.client.closes()
     assert answered(play) == 100
-
-
-def test_the_names_around_the_text_are_none_either(play: Play) -> None:
-    play.client.sends(chat(head=KEY))
-    play["b1"].sends(STREAM)
-    for _ in range(50):
-        play["b1"].sends(said("ab"))
-    for _ in range(50):
-        call = b'{"index":0,"function":{"arguments":"ab"}}'
-        inner = b'"delta":{"tool_calls":[%b]},"logprobs":null,"finish_reason":null' % call
-        play["b1"].sends(event(inner))
-    play.client.closes()
-    assert answered(play) == 100
-
-
-def test_each_of_several_choices_costs_its_text(play: Play) -> None:
-    play.client.sends(chat('"n":2', head=KEY))
-    play["b1"].sends(STREAM)
-    for number in range(100):
-        text = b'"delta":{"content":"%b"},"logprobs":null' % (b"four" * 8)
-        line = b'data: {"choices":[{"index":%d,%b,"finish_reason":null}]}\n\n'
-        play["b1"].sends(chunk(line % (number % 2, text)))
-    play.client.closes()
-    assert answered(play) == 800
 
 
 DELTAS = {
@@ -280,17 +286,6 @@ def test_text_is_found_in_the_events_of_every_api(play: Play, path: str) -> None
     if path == "/v1/responses":  # the same once more
         done = b'event: response.output_text.done\ndata: {"type":"x","text":"%b"}\n\n'
         play["b1"].sends(chunk(done % (b"four" * 800)))
-    play.client.closes()
-    assert answered(play) in (800, 801)
-
-
-def test_reasoning_that_is_told_by_two_names_counts_once(play: Play) -> None:
-    text = b"four" * 8
-    delta = b'data: {"choices":[{"delta":{"reasoning":"%b","reasoning_content":"%b"}}]}\n\n'
-    posts(play, "/v1/chat/completions", b'{"messages":[],"stream":true}')
-    play["b1"].sends(STREAM)
-    for _ in range(100):
-        play["b1"].sends(chunk(delta % (text, text)))
     play.client.closes()
     assert answered(play) in (800, 801)
 
@@ -322,17 +317,6 @@ def test_a_large_answer_left_early_costs_at_least_what_its_engine_had_time_for(p
     sends(play, plain("200 OK", body + usage(27_000) + b"]}")[:-20])
     play.client.closes()
     assert answered(play) > 100
-
-
-def test_the_count_of_one_choice_is_not_that_of_the_request(play: Play) -> None:
-    play.client.sends(chat('"n":4,"stream_options":{"continuous_usage_stats":true}', head=KEY))
-    play["b1"].sends(STREAM)
-    for number in range(400):
-        counted = b",%b" % usage(8 * (number // 4 + 1), prompt=3)
-        event = said("a b c d ", counted)
-        play["b1"].sends(event.replace(b'"index":0', b'"index":%d' % (number % 4)))
-    play.client.closes()
-    assert answered(play) == 8 * 400
 
 
 def test_a_tenant_cannot_choose_the_id_of_a_response(play: Play) -> None:
@@ -416,21 +400,16 @@ def test_one_that_is_read_as_a_stream_is_settled_at_its_end(play: Play, preamble
     assert not len(play.plane.background)
 
 
-def test_a_cancelled_one_costs_what_its_engine_had_time_for(play: Play) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_cancelled_one_costs_what_its_engine_had_time_for(play: Play, reported: bool) -> None:
+    """Also once the engine has reported that it is gone."""
     begins(play)
     play.passes(2.0)
-    reads(play, more=b"")
-    assert 30 < answered(play) < 500
-
-
-def test_the_same_once_the_engine_has_reported_that_it_is_gone(play: Play) -> None:
-    begins(play)
-    play.passes(2.0)
-    backend = play.backends[0]
-    backend.progress += 1
-    backend.report = EngineReport(at_s=play.loop.now_s)
-    play.passes(1.2)
-    assert not len(play.plane.background)
+    if reported:
+        play.backends[0].progress += 1
+        play.backends[0].report = EngineReport(at_s=play.loop.now_s)
+        play.passes(1.2)
+        assert not len(play.plane.background)
     reads(play, more=b"")
     assert 30 < answered(play) < 500
 
@@ -462,24 +441,15 @@ def test_another_tenant_settles_nothing(play: Play) -> None:
     assert answered(play) == 700
 
 
-def test_a_stream_in_the_background_that_is_cancelled_costs_no_more(play: Play) -> None:
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_stream_in_the_background_that_is_left_is_settled_too(
+    play: Play, cancelled: bool
+) -> None:
     posts(play, "/v1/responses", b'{"input":"x","background":true,"stream":true}')
     play["b1"].sends(STREAM, chunk(PREAMBLE), chunk(DELTAS["/v1/responses"] % b"a"))
     play.client.closes()
-    play.client = play.connects()
-    play.passes(2.0)
-    reads(play, more=b"")
-    assert 30 < answered(play) < 500
-
-
-def test_a_stream_in_the_background_that_is_left_is_settled_too(play: Play) -> None:
-    posts(play, "/v1/responses", b'{"input":"x","background":true,"stream":true}')
-    created = (
-        b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1"}}'
-    )
-    play["b1"].sends(STREAM, chunk(created + b"\n\n"), chunk(DELTAS["/v1/responses"] % b"a"))
-    play.client.closes()
     assert charged(play) > 32_000
     play.client = play.connects()
-    reads(play)
-    assert answered(play) == 700
+    play.passes(2.0)
+    reads(play, more=b"" if cancelled else COUNTS)
+    assert 30 < answered(play) < 500 if cancelled else answered(play) == 700

@@ -1,11 +1,16 @@
 """Transcripts of requests: what a client sees of each way in which its backend fails."""
 
 import errno
+import gc
+from typing import Any
 
 import pytest
 
 from penstock.balancing.backend import State
+from penstock.proxy.data.exchange import Exchange
 from penstock.proxy.data.relay import FREE_BYTES
+from penstock.proxy.dialects import COMPLETIONS
+from penstock.proxy.dialects.whole import whole_of
 from tests.unit.proxy.data.playbook import (
     COMMENT,
     DONE,
@@ -13,10 +18,12 @@ from tests.unit.proxy.data.playbook import (
     ERROR,
     REFUSED,
     STREAM,
+    Client,
     Play,
     chat,
     chunk,
     plain,
+    post,
     text,
     token,
 )
@@ -307,3 +314,81 @@ def test_an_engine_is_free_in_the_turn_in_which_its_client_leaves(play: Play) ->
     asked(play)
     play.client.connection.eof_received()
     assert play.happened() == ["client dropped", "b1 dropped", "counted 499 b1"]
+
+
+# vLLM's path of token ids: its answers have ids and no text ------------------------------------
+
+TOKEN = (
+    b'data: {"request_id":"r","choices":[{"index":0,"logprobs":null,"finish_reason":%b,'
+    b'"token_ids":[5]}],"usage":null}\n\n'
+)
+USAGE = (
+    b'data: {"request_id":"r","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+)
+
+
+@pytest.mark.parametrize(("ids", "serves"), [(b"[5,6]", True), (b"[]", False)])
+def test_an_answer_serves_if_it_has_ids(ids: bytes, serves: bool) -> None:
+    answer = b'{"request_id":"r","choices":[{"index":0,"token_ids":%b}]}' % ids
+    whole = whole_of(answer)
+    assert whole is not None
+    assert COMPLETIONS.serves(whole) is serves
+
+
+def test_a_stream_of_ids_is_one_of_tokens() -> None:
+    play = Play(2)
+    body = b'{"model":"m","token_ids":[1,2,3],"sampling_params":{},"stream":true}'
+    play.client.sends(post("/inference/v1/generate", body))
+    assert b'"stream_options":{"include_usage":true}' in play["b1"].body
+    load = play.backends[0].own
+    play["b1"].sends(STREAM, chunk(TOKEN % b"null"), chunk(TOKEN % b'"length"'))
+    assert (load.streams, load.queued_prefill_tokens) == (1, 0)
+    play["b1"].sends(chunk(USAGE), DONE, END)
+    assert play.client.written.count(b'"token_ids":[5]') == 2
+    assert b'"completion_tokens"' not in play.client.written
+    assert b"[DONE]" in play.client.written
+
+
+# A request that has ended is let go at once: the collector comes seldom, and bodies are large ---
+
+MODEL = {"m": b'{"id":"m"}'}
+
+
+def exchanges() -> list[Exchange]:
+    return [each for each in gc.get_objects() if isinstance(each, Exchange)]
+
+
+@pytest.fixture
+def uncollected() -> Any:
+    play = Play()
+    for backend in play.backends:
+        backend.models = dict(MODEL)
+    gc.collect()
+    gc.disable()
+    yield play
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"model":"m","prompt":"%b"' % (b"x" * 70_000), b"400"),
+        (b'{"model":"m","prompt":["%b",{]}' % (b"x" * 2_000_000), b"400"),
+        (b'{"model":"other","prompt":"x"}', b"404"),
+    ],
+    ids=["broken", "broken and long", "unknown model"],
+)
+def test_a_refused_request_is_let_go(uncollected: Play, body: bytes, status: bytes) -> None:
+    client: Client = uncollected.client
+    client.sends(post("/v1/completions", body))
+    assert client.written[9:12] == status
+    assert exchanges() == []
+
+
+def test_a_request_that_backends_failed_is_let_go(uncollected: Play) -> None:
+    play = uncollected
+    play.client.sends(post("/v1/completions", b'{"model":"m","prompt":"x"}'))
+    for name in ("b1", "b2"):
+        play[name].resets()
+    assert play.client.written[9:12] == b"500"  # it has killed two engines
+    assert exchanges() == []

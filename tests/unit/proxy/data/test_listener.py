@@ -39,6 +39,12 @@ async def test_a_connection_that_is_lost_is_gone_at_once_with_all_it_held() -> N
         gc.enable()
 
 
+def connected(it: DataPlane, wire: Wire) -> tuple[ClientConnection, Wire]:
+    connection = ClientConnection(it)
+    connection.connection_made(wire)
+    return connection, wire
+
+
 def answers(*wires: Wire) -> int:
     return sum(wire.sent.count(b"HTTP/1.1 ") for wire in wires)
 
@@ -49,11 +55,8 @@ async def test_whoever_sends_many_requests_ahead_delays_its_own() -> None:
     it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
     many = [Wire("192.0.2.1") for _ in range(50)]
     one = Wire("192.0.2.2")
-    connections = []
     for wire in (*many, one):
-        connections.append(ClientConnection(it))
-        connections[-1].connection_made(wire)
-        connections[-1].data_received(HEALTH * 3)
+        connected(it, wire)[0].data_received(HEALTH * 3)
     assert answers(*many, one) == 51
     turns = 0
     while answers(one) < 3:
@@ -65,20 +68,17 @@ async def test_whoever_sends_many_requests_ahead_delays_its_own() -> None:
         await asyncio.sleep(0)
         turns += 1
     assert turns < 110
-    for connection in connections:
-        connection.connection_lost(None)
 
 
 async def test_requests_ahead_are_read_by_turns_also_after_a_stalled_write() -> None:
     it = plane()
     it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
-    wires = [Wire("192.0.2.1") for _ in range(20)]
-    connections = [ClientConnection(it) for _ in wires]
-    for connection, wire in zip(connections, wires, strict=True):
-        connection.connection_made(wire)
+    pairs = [connected(it, Wire("192.0.2.1")) for _ in range(20)]
+    wires = [wire for _, wire in pairs]
+    for connection, _ in pairs:
         connection.pause_writing()
         connection.data_received(HEALTH)
-    for connection in connections:
+    for connection, _ in pairs:
         connection.resume_writing()
         connection.data_received(b"")  # nor does more that comes let it be read at once
     answered = []
@@ -89,24 +89,19 @@ async def test_requests_ahead_are_read_by_turns_also_after_a_stalled_write() -> 
     while len(it.scheduler):
         await asyncio.sleep(0)
     assert answers(*wires) == 20
-    for connection in connections:
-        connection.connection_lost(None)
 
 
 async def turns_of_the_last(it: DataPlane, wires: list[Wire], tenants: list[str]) -> int:
     """Turns until the last of these connections has its three answers; each tells its tenant."""
     it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
-    connections = [ClientConnection(it) for _ in wires]
-    for connection, wire, tenant in zip(connections, wires, tenants, strict=True):
-        connection.connection_made(wire)
+    for wire, tenant in zip(wires, tenants, strict=True):
+        connection, _ = connected(it, wire)
         connection.tenant, connection.proven = tenant, bool(tenant)
         connection.data_received(HEALTH * 3)
     turns = 0
     while answers(wires[-1]) < 3:
         await asyncio.sleep(0)
         turns += 1
-    for connection in connections:
-        connection.connection_lost(None)
     return turns
 
 
@@ -125,16 +120,13 @@ async def test_requests_ahead_of_strangers_take_the_turns_of_one_tenant() -> Non
 
 async def test_more_than_is_kept_before_a_request_has_its_turn_ends_the_connection() -> None:
     it = plane()
-    wire = Wire("192.0.2.1")
-    connection = ClientConnection(it)
-    connection.connection_made(wire)
+    connection, wire = connected(it, Wire("192.0.2.1"))
     connection.proven = True
     connection.data_received(HEALTH * 2)
     connection.data_received(b"x" * EARLY_BYTES_MAX)
     await asyncio.sleep(0.01)
     assert answers(wire) == 1
     assert connection._phase is Phase.LINGER  # and does not wait for the end of a head
-    connection.connection_lost(None)
 
 
 @pytest.mark.parametrize("path", [b"/health", b"/nowhere"])
@@ -143,21 +135,18 @@ async def test_too_much_behind_what_is_answered_here_ends_the_connection(path: b
     it = plane()
     first = b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path
     for behind, closes in ((EARLY_BYTES_MAX, False), (EARLY_BYTES_MAX + 1, True)):
-        wire, connection = Wire("192.0.2.1"), ClientConnection(it)
-        connection.connection_made(wire)
+        connection, wire = connected(it, Wire("192.0.2.1"))
         connection.data_received(first + b"x" * behind)
         assert answers(wire) == 1
         assert (wire.sent.find(b"connection: close") >= 0) is closes
         assert len(connection._buffer) == (0 if closes else behind)
-        connection.connection_lost(None)
 
 
 class Stranger:
     """A client that has sent the beginning of a head, some seconds ago."""
 
     def __init__(self, it: DataPlane, address: str, size_bytes: int) -> None:
-        self.wire, self.connection = Wire(address), ClientConnection(it)
-        self.connection.connection_made(self.wire)
+        self.connection, self.wire = connected(it, Wire(address))
         self.connection.data_received(b"GET /x HTTP/1.1\r\nx: ".ljust(size_bytes, b"a"))
         self.connection.began_s -= 5.0
 
@@ -215,7 +204,6 @@ async def test_when_memory_is_short_long_heads_give_way() -> None:
     it.ledger.free(1)
     assert one.wire.aborted
     assert it.ledger.held_bytes == 0
-    one.connection.connection_lost(None)
 
 
 BEGUN = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc"
@@ -227,15 +215,12 @@ async def test_whose_waiting_bytes_find_no_room_is_told_when_to_retry(sent: byte
     it = plane()
     it.overload.observe(0.0, 0.25, 0.0, 0.0, 100, 100)
     it.overload.reason = "" if sent else "memory"
-    wire = Wire("192.0.2.1")
-    connection = ClientConnection(it)
-    connection.connection_made(wire)
+    connection, wire = connected(it, Wire("192.0.2.1"))
     connection.data_received(sent)
     connection.give_way(asked=True)
     assert wire.sent.startswith(b"HTTP/1.1 429 ")
     assert b"retry-after: " in wire.sent.lower()
     assert it.bodies.held_bytes == 0
-    connection.connection_lost(None)
 
 
 UNKNOWN = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -244,72 +229,60 @@ UNKNOWN = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
 @pytest.mark.parametrize("cut", [1, 2, 3])
 async def test_nor_are_more_ends_of_heads_read_in_a_turn(cut: int) -> None:
     it = plane()
-    wires = [Wire("192.0.2.1") for _ in range(2 * HEADS_MAX)]
-    connections = [ClientConnection(it) for _ in wires]
-    for connection, wire in zip(connections, wires, strict=True):
-        connection.connection_made(wire)
+    pairs = [connected(it, Wire("192.0.2.1")) for _ in range(2 * HEADS_MAX)]
+    wires = [wire for _, wire in pairs]
+    for connection, _ in pairs:
         connection.data_received(UNKNOWN[:-cut])
         await turns(it)
     await asyncio.sleep(0)
-    for connection in connections:
+    for connection, _ in pairs:
         connection.data_received(UNKNOWN[-cut:])
     assert answers(*wires) <= HEADS_MAX
     await turns(it)
     assert answers(*wires) == len(wires)
-    for connection in connections:
-        connection.connection_lost(None)
 
 
 async def test_long_heads_that_wait_are_counted() -> None:
     it = plane()
     long_head = UNKNOWN[:-2] + b"x: " + b"a" * 60_000 + b"\r\n\r\n"
-    wires = [Wire("192.0.2.1") for _ in range(20)]
-    connections = [ClientConnection(it) for _ in wires]
-    for connection, wire in zip(connections, wires, strict=True):
-        connection.connection_made(wire)
+    pairs = [connected(it, Wire("192.0.2.1")) for _ in range(20)]
+    wires = [wire for _, wire in pairs]
+    for connection, _ in pairs:
         connection.data_received(long_head)
     late = sum(not wire.sent for wire in wires)
     assert it.ledger.of("192.0.2.1") == late * len(long_head) > 0
     await turns(it)
     assert answers(*wires) == len(wires)
     assert not it.ledger.of("192.0.2.1")
-    for connection in connections:
-        connection.connection_lost(None)
 
 
 async def test_of_many_heads_in_a_turn_some_wait_and_are_not_read_meanwhile() -> None:
     it = plane()
-    wires = [Wire("192.0.2.1") for _ in range(4 * HEADS_MAX)]
-    connections = [ClientConnection(it) for _ in wires]
-    for connection, wire in zip(connections, wires, strict=True):
-        connection.connection_made(wire)
+    pairs = [connected(it, Wire("192.0.2.1")) for _ in range(4 * HEADS_MAX)]
+    wires = [wire for _, wire in pairs]
+    for connection, _ in pairs:
         connection.data_received(UNKNOWN)
     assert answers(*wires) == HEADS_MAX
     late = [wire for wire in wires if not wire.sent]
     assert not any(wire.reading for wire in late)
     assert not it.ledger.of("192.0.2.1")  # ordinary heads are not counted
-    connections[-1].eof_received()
-    connections[-1].connection_lost(None)
+    pairs[-1][0].eof_received()
+    pairs[-1][0].connection_lost(None)
     other = Wire("192.0.2.2")
-    connections.append(ClientConnection(it))
-    connections[-1].connection_made(other)
-    connections[-1].data_received(UNKNOWN)
+    connected(it, other)[0].data_received(UNKNOWN)
     while not other.sent:
         await asyncio.sleep(0)
     assert answers(*wires) < len(wires) - 1  # it did not wait for all of them
     await turns(it)
     assert answers(*wires) == len(wires) - 1
     assert all(wire.reading for wire in wires[:-1])
-    for connection in connections[:-2] + connections[-1:]:
-        connection.connection_lost(None)
 
 
 @pytest.mark.parametrize("part", [b"x: a\r", b"\rx: a", b"\nx: a"])
 async def test_a_long_head_is_searched_once_however_small_its_parts(part: bytes) -> None:
     """A line end may be cut, and a bare one is found where it comes."""
     it = plane()
-    connection, wire = ClientConnection(it), Wire("192.0.2.1")
-    connection.connection_made(wire)
+    connection, wire = connected(it, Wire("192.0.2.1"))
     connection.data_received(b"GET /x HTTP/1.1\r\n")
     for byte in b"host: x\r\nx: " + b"a" * 5_000 + b"\r\n":
         connection.data_received(bytes([byte]))
@@ -322,4 +295,3 @@ async def test_a_long_head_is_searched_once_however_small_its_parts(part: bytes)
         connection.data_received(b"\n\r\n")
         await turns(it)
     assert wire.sent.startswith(b"HTTP/1.1 404" if part.endswith(b"\r") else b"HTTP/1.1 400")
-    connection.connection_lost(None)

@@ -6,7 +6,19 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.unit.proxy.data.playbook import COMMENT, END, STREAM, Play, chat, chunk, plain, token
+from penstock.proxy.data.local_answers import models_told
+from penstock.proxy.errors.client import ModelNotFound
+from tests.unit.proxy.data.playbook import (
+    COMMENT,
+    END,
+    STREAM,
+    Play,
+    chat,
+    chunk,
+    plain,
+    pool,
+    token,
+)
 
 KEYED = [{"name": "one", "keys": [{"key": "sk-1"}]}]
 ORIGIN = b"origin: http://localhost:5173\r\n"
@@ -175,3 +187,39 @@ def test_anthropics_clients_get_models_in_their_shape(play: Play) -> None:
         "first_id": None,
         "last_id": None,
     }
+
+
+def play_of(models: list[str], told: dict[str, bytes] | None) -> Play:
+    play = Play(pools=[pool("p", 1, 2, models=models)])
+    for each in play.backends:
+        each.models = told
+    return play
+
+
+def ids(told: bytes) -> list[Any]:
+    return [each["id"] for each in orjson.loads(told)["data"]]
+
+
+@pytest.mark.parametrize(
+    ("named", "told", "listed"),
+    [
+        (["a", "b"], None, ["a", "b"]),
+        ([], None, []),
+        (["a", "b"], {"a": b'{"id":"a"}'}, ["a"]),
+        ([], {"c": b'{"id":"c"}'}, ["c"]),
+    ],
+)
+def test_names_of_the_configuration_stand_in_for_a_list_that_cannot_be_read(
+    named: list[str], told: dict[str, bytes] | None, listed: list[str]
+) -> None:
+    play = play_of(named, told)
+    assert ids(models_told(b"/v1/models", play.plane.fleet.pools)) == listed
+
+
+def test_a_named_model_has_a_card_for_those_who_may_ask_for_it() -> None:
+    play = play_of(["org/a"], None)
+    card = orjson.loads(models_told(b"/v1/models/org%2Fa", play.plane.fleet.pools))
+    assert (card["id"], card["object"]) == ("org/a", "model")
+    assert ids(models_told(b"/v1/models", play.plane.fleet.pools, {"other"})) == []
+    with pytest.raises(ModelNotFound):
+        models_told(b"/v1/models/b", play.plane.fleet.pools)

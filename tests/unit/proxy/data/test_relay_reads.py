@@ -1,5 +1,6 @@
 """Streams in odd reads, events too large to hold, and comments that never end."""
 
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ from penstock.proxy.dialects.choices import Choices
 from penstock.proxy.dialects.dialect import Event, Usage
 from penstock.proxy.dialects.whole import whole_of
 from penstock.proxy.errors.backend import AnswerCut, AnswerMute, EngineDead, InternalFault
+from tests.unit.proxy.data.playbook import END, STREAM, Play, chunk, post
 from tests.unit.proxy.data.relayed import (
     DEAD,
     DONE,
@@ -317,3 +319,41 @@ def test_tokens_that_none_of_a_responses_events_show_are_an_answer() -> None:
     last = ENDED % b'"status":"incomplete"'
     request = Request(RESPONSES).feed(last).end()
     assert (request.ends, request.body) == ([None], last)
+
+
+# One that its engine says failed: its client gets the API's own last event.
+TOKEN = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta"}\n\n'
+FAILED = (
+    b'event: response.failed\ndata: {"type":"response.failed","response":{"id":"resp_1","status":'
+    b'"failed","error":{"code":"server_error","message":"out of memory"}}}\n\n'
+)
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    playing = Play(2)
+    playing.client.sends(post("/v1/responses", b'{"model":"m","input":"x","stream":true}'))
+    yield playing
+    playing.close()
+
+
+def test_after_the_first_token_its_own_event_ends_the_answer(play: Play) -> None:
+    play["b1"].sends(STREAM, chunk(CREATED % (b'"resp_1"', b"")), chunk(TOKEN))
+    play["b1"].sends(chunk(FAILED), END)
+    assert play.client.written.endswith(TOKEN + b"\r\n" + chunk(FAILED) + END)
+    assert not play.client.closed
+    assert play.metrics.stream_failures["error_event",] == 1
+    assert play.backends[0].failures_total == 1
+
+
+def test_an_event_in_many_reads_is_passed_whole(play: Play) -> None:
+    play["b1"].sends(STREAM, chunk(CREATED % (b'"resp_1"', b"")), chunk(TOKEN))
+    for at in range(len(FAILED)):
+        play["b1"].sends(chunk(FAILED[at : at + 1]))
+    assert play.client.written.endswith(TOKEN + b"\r\n" + chunk(FAILED) + END)
+
+
+def test_before_the_first_token_another_backend_answers(play: Play) -> None:
+    play["b1"].sends(STREAM, chunk(CREATED % (b'"resp_1"', b"")), chunk(FAILED), END)
+    assert b"failed" not in play.client.written
+    assert b"POST" in play["b2"].head

@@ -13,6 +13,7 @@ from tests.unit.proxy.data.playbook import (
     chunk,
     keyed,
     plain,
+    post,
     tenants,
     token,
 )
@@ -46,53 +47,58 @@ def counts(play: Play, at: int = 0) -> str:
 
 def serve(play: Play, head: bytes = b"") -> None:
     play.client.sends(chat(head=head))
-    play["b1"].sends(STREAM, token("a"), token("b"), token("c"), USAGE, DONE, END)
+    play["b1"].sends(STREAM, *A_TO_C, USAGE, DONE, END)
 
 
+A_TO_C = [token(each) for each in "abc"]
 GOOD = "ttft_p95 1:0, itl_p95 1:0, e2e_p95 1:0, availability 1:0, error_rate 1:0, goodput 1:0"
 
 
-def test_a_fast_stream_is_good(play: Play) -> None:
-    serve(play)
-    assert counts(play) == GOOD
+def bad(*goals: str) -> str:
+    """All is good but these."""
+    told = GOOD
+    for goal in goals:
+        told = told.replace(f"{goal} 1:0", f"{goal} 0:1")
+    return told
 
 
-def test_a_slow_first_token(play: Play) -> None:
-    play.client.sends(chat())
-    play.passes(1)
-    play["b1"].sends(STREAM, token("a"), token("b"), token("c"), USAGE, DONE, END)
-    assert counts(play) == (
-        "ttft_p95 0:1, itl_p95 1:0, e2e_p95 1:0, availability 1:0, error_rate 1:0, goodput 0:1"
-    )
-
-
-def test_slow_further_tokens(play: Play) -> None:
-    play.client.sends(chat())
-    play["b1"].sends(STREAM, token("a"))
-    play.passes(2)  # for two more
-    play["b1"].sends(token("b"), token("c"), USAGE, DONE, END)
-    assert counts(play) == (
-        "ttft_p95 1:0, itl_p95 0:1, e2e_p95 1:0, availability 1:0, error_rate 1:0, goodput 0:1"
-    )
-
-
-def test_how_slowly_a_client_sends_is_its_own_affair(play: Play) -> None:
+@pytest.mark.parametrize(
+    ("sent", "before_s", "answer", "amid_s", "told"),
+    [
+        (None, 0, [], 0, GOOD),
+        (None, 1, [], 0, bad("ttft_p95", "goodput")),
+        (None, 0, A_TO_C[:1], 2, bad("itl_p95", "goodput")),  # for two more
+        (-1, 9, [], 0, GOOD),  # how slowly a client sends is its own affair
+    ],
+    ids=["fast", "a slow first token", "slow further tokens", "sent slowly"],
+)
+def test_a_whole_stream(
+    play: Play, sent: int | None, before_s: float, answer: list[bytes], amid_s: float, told: str
+) -> None:
     request = chat()
-    play.client.sends(request[:-1])
-    play.passes(9)
-    play.client.sends(request[-1:])
-    play["b1"].sends(STREAM, token("a"), token("b"), token("c"), USAGE, DONE, END)
-    assert counts(play) == GOOD
+    play.client.sends(request[:sent])
+    play.passes(before_s)
+    if sent is not None:
+        play.client.sends(request[sent:])
+    play["b1"].sends(STREAM, *answer)
+    play.passes(amid_s)
+    play["b1"].sends(*A_TO_C[len(answer) :], USAGE, DONE, END)
+    assert counts(play) == told
 
 
-def test_how_slowly_a_client_reads_is_its_own_affair(play: Play) -> None:
+@pytest.mark.parametrize("breaks", [False, True])
+def test_how_slowly_a_client_reads_is_its_own_affair(play: Play, breaks: bool) -> None:
     play.client.sends(chat())
     play["b1"].sends(STREAM, token("a"))
     play.client.fills()
     play.passes(9)
     play.client.drains()
-    play["b1"].sends(token("b"), token("c"), USAGE, DONE, END)
-    assert counts(play) == "ttft_p95 1:0, availability 1:0, error_rate 1:0, goodput 1:0"
+    if breaks:
+        play["b1"].resets()
+        assert counts(play) == "ttft_p95 1:0, availability 0:1, error_rate 0:1, goodput 0:1"
+    else:
+        play["b1"].sends(token("b"), token("c"), USAGE, DONE, END)
+        assert counts(play) == "ttft_p95 1:0, availability 1:0, error_rate 1:0, goodput 1:0"
 
 
 @pytest.mark.parametrize(
@@ -193,16 +199,6 @@ def test_a_stream_that_breaks(play: Play) -> None:
     )
 
 
-def test_a_stream_that_breaks_behind_a_slow_reader(play: Play) -> None:
-    play.client.sends(chat())
-    play["b1"].sends(STREAM, token("a"))
-    play.client.fills()
-    play.passes(9)
-    play.client.drains()
-    play["b1"].resets()
-    assert counts(play) == "ttft_p95 1:0, availability 0:1, error_rate 0:1, goodput 0:1"
-
-
 def test_requests_at_fault_do_not_count(play: Play) -> None:
     play.client.sends(chat())
     play["b1"].sends(plain("400 No"))
@@ -212,10 +208,7 @@ def test_requests_at_fault_do_not_count(play: Play) -> None:
 
 def test_what_needs_no_engine_does_not_count(play: Play) -> None:
     play.client.sends(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
-    body = b'{"prompt":"x"}'
-    play.client.sends(
-        b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    )
+    play.client.sends(post("/tokenize", b'{"prompt":"x"}'))
     play["b1"].sends(plain("200 OK"))
     assert counts(play) == ""
 
@@ -232,24 +225,14 @@ def test_a_request_counts_for_its_pool_and_class() -> None:
     assert told == ["3:0", "3:0", "2:0", "1:0", "", "2:0", "1:0"]
 
 
-def refused(play: Play, reason: str) -> str:
-    """What is counted when the proxy refuses a request by its head."""
-    play.plane.overload.reason = reason
-    play.client.sends(chat(head=b"authorization: Bearer sk-one\r\n"))
-    play.plane.overload.reason = ""
-    return counts(play)
-
-
-def test_what_is_refused_by_its_head_is_shed(play: Play) -> None:
-    assert refused(play, "memory") == "availability 0:1, goodput 0:1"
-
-
-@pytest.mark.parametrize(("key", "told"), [("sk-one", "availability 0:1"), ("sk-two", "")])
-def test_strangers_use_up_no_budget(key: str, told: str) -> None:
-    tenants = [{"name": "one", "keys": [{"key": key}]}]
-    slo = [{"pool": "p", "availability": 0.9}]
-    play = Play(1, slo=slo, tenants=tenants)
-    assert refused(play, "memory") == told
+@pytest.mark.parametrize(("key", "told"), [("one", "availability 0:1, goodput 0:1"), ("two", "")])
+def test_what_is_refused_by_its_head_is_shed_and_strangers_use_up_no_budget(
+    key: str, told: str
+) -> None:
+    play = Play(1, slo=[ALL | {"pool": "p"}], tenants=tenants("one"))
+    play.plane.overload.reason = "memory"
+    play.client.sends(chat(head=keyed(key)))
+    assert counts(play) == told
 
 
 def test_no_backend_is_bad_for_the_pool_that_it_would_have_had() -> None:

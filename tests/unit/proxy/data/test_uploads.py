@@ -17,25 +17,18 @@ from penstock.proxy.data.listener import (
 )
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.wire.scheduler import AT_ONCE_S, FREED_BYTES, Scheduler
-from tests.unit.proxy.data import test_waiting_bodies
+from tests.unit.proxy.data.test_listener import Wire, connected
 from tests.unit.proxy.data.test_waiting_bodies import plane
 
 READ = b" " * 262_144
 LENGTH = b"content-length: 8388608"
 
 
-class Wire(test_waiting_bodies.Wire):
-    def can_write_eof(self) -> bool:
-        return False
-
-
 def upload(
     it: DataPlane, framing: bytes = LENGTH, address: str = "192.0.2.1"
 ) -> tuple[ClientConnection, Wire]:
     """A client that has sent the head of a long body."""
-    wire = Wire(address)
-    connection = ClientConnection(it)
-    connection.connection_made(wire)
+    connection, wire = connected(it, Wire(address))
     lines = (b"POST /v1/completions HTTP/1.1", b"host: x", framing, b"", b"")
     connection.data_received(b"\r\n".join(lines))
     assert connection._phase is Phase.BODY
@@ -73,8 +66,6 @@ async def test_a_fast_body_is_read_up_to_the_limit_in_each_turn() -> None:
     await run(it)
     assert fast[1].is_reading()
     assert other[1].is_reading()
-    for connection, _ in (fast, other):
-        connection.connection_lost(None)
 
 
 async def test_however_many_send_together_they_take_turns_by_whose_they_are() -> None:
@@ -90,8 +81,6 @@ async def test_however_many_send_together_they_take_turns_by_whose_they_are() ->
         assert sum(sent.values()) - before <= reads_at_once() + 31
         await asyncio.sleep(0)
     assert sent[one[1]] >= 10
-    for connection, _ in (*many, one):
-        connection.connection_lost(None)
 
 
 async def test_a_client_that_left_is_not_read_again() -> None:
@@ -121,7 +110,6 @@ async def test_a_read_of_very_many_chunks_is_taken_in_slices() -> None:
     assert wire.is_reading()
     assert not it.ledger.held_bytes
     assert connection.body_bytes == 21_000
-    connection.connection_lost(None)
 
 
 async def test_of_many_clients_so_many_chunks_are_taken_at_once_in_a_turn() -> None:
@@ -139,8 +127,6 @@ async def test_of_many_clients_so_many_chunks_are_taken_at_once_in_a_turn() -> N
     await run(it)
     assert all(connection.body_bytes == 1_000 for connection, _ in senders)
     assert all(wire.is_reading() for _, wire in senders)
-    for connection, _ in (*senders, few):
-        connection.connection_lost(None)
 
 
 async def test_where_memory_is_short_who_holds_most_of_what_waits_gives_way() -> None:
@@ -167,7 +153,6 @@ async def test_a_client_that_floods_beside_its_answer_is_paused_too() -> None:
     assert fill(connection, wire) <= reads_at_once()
     await run(it)
     assert wire.is_reading()
-    connection.connection_lost(None)
 
 
 async def test_a_refused_body_is_paused_too_while_it_is_dropped() -> None:
@@ -180,7 +165,6 @@ async def test_a_refused_body_is_paused_too_while_it_is_dropped() -> None:
         assert fill(connection, wire) == 1
         await run(it)
         assert wire.is_reading()
-    connection.connection_lost(None)
 
 
 async def test_a_body_that_finds_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +180,6 @@ async def test_a_body_that_finds_no_memory_is_refused(monkeypatch: pytest.Monkey
     assert wire.sent.startswith(b"HTTP/1.1 429 ")
     assert connection._phase is Phase.LINGER
     assert it.bodies.held_bytes == 0
-    connection.connection_lost(None)
 
 
 async def test_what_had_come_of_a_long_body_is_freed_in_its_turn() -> None:

@@ -92,9 +92,6 @@ async def test_a_body_waits_for_a_few_turns_however_many_there_are() -> None:
     assert turns < len(BODY) // 16_384
     assert one.wire.sent.startswith(b"HTTP/1.1 503 ")
     assert not any(sender.wire.sent for sender in many)
-    for sender in many:
-        sender.connection.connection_lost(None)
-    one.connection.connection_lost(None)
 
 
 async def test_whose_client_has_waited_long_enough_waits_no_more() -> None:
