@@ -1,7 +1,7 @@
 """A response that is made in the background keeps its place at its backend until it is over."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -30,11 +30,14 @@ def begins(play: Play, name: bytes = b"resp_1", status: bytes = b"queued") -> No
     play["b1"].sends(plain("200 OK", response(name, status)))
 
 
-def asks(play: Play, name: bytes, status: bytes, path: bytes = b"") -> None:
+UNKNOWN = plain("404 Not Found", b'{"error":{"message":"not found"}}')
+
+
+def asks(play: Play, name: bytes, status: bytes, path: bytes = b"", answer: bytes = b"") -> None:
     """It asks for that response and is told so."""
     at = f"/v1/responses/{name.decode()}{path.decode()}"
     play.client.sends(post(at, b"") if path else get(at))
-    play["b1"].sends(plain("200 OK", response(name, status)))
+    play["b1"].sends(answer or plain("200 OK", response(name, status)))
 
 
 def begun(play: Play, most: int = 9, client: Client | None = None) -> None:
@@ -51,20 +54,29 @@ def running(play: Play) -> int:
     return play.backends[0].own.requests
 
 
-@pytest.mark.parametrize(
-    ("status", "path"),
-    [
-        *((each, b"") for each in (b"completed", b"failed", b"incomplete", b"cancelled")),
-        (b"cancelled", b"/cancel"),
-    ],
-)
-def test_it_is_over_when_its_backend_says_so(play: Play, status: bytes, path: bytes) -> None:
+ENDS: dict[str, Callable[[Play], object]] = {
+    "completed": lambda play: asks(play, b"resp_1", b"completed"),
+    "failed": lambda play: asks(play, b"resp_1", b"failed"),
+    "incomplete": lambda play: asks(play, b"resp_1", b"incomplete"),
+    "cancelled": lambda play: asks(play, b"resp_1", b"cancelled"),
+    "cancelled now": lambda play: asks(play, b"resp_1", b"cancelled", b"/cancel"),
+    "unknown to its engine": lambda play: asks(play, b"resp_1", b"", answer=UNKNOWN),
+    "its backend is out": lambda play: play.ejects("b1"),
+    "its engine has restarted": lambda play: play.backends[0].restarted(),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_it_is_over_when_its_backend_says_so_or_has_lost_it(play: Play, how: str) -> None:
     begins(play)
     assert running(play) == 1
     asks(play, b"resp_1", b"in_progress")
+    play.passes(1.5)
     assert running(play) == 1
-    asks(play, b"resp_1", status, path)
+    ENDS[how](play)
+    play.passes(1.5)
     assert running(play) == 0
+    play.ejects()
 
 
 def test_what_another_one_becomes_says_nothing_of_it(play: Play) -> None:
@@ -93,8 +105,11 @@ def test_two_with_one_id_are_two(play: Play) -> None:
     assert running(play) == 1
 
 
-def test_one_that_is_whole_at_once_leaves_nothing(play: Play) -> None:
-    begins(play, status=b"completed")
+@pytest.mark.parametrize("whole", [True, False], ids=["whole at once", "refused"])
+def test_what_begins_no_work_leaves_nothing(play: Play, whole: bool) -> None:
+    begun(play)
+    told = plain("200 OK", response(b"resp_1", b"completed"))
+    play["b1"].sends(told if whole else plain("400 Bad Request", b'{"error":{"message":"no"}}'))
     assert running(play) == 0
 
 
@@ -125,31 +140,6 @@ def test_of_those_that_are_over_nothing_is_kept(play: Play) -> None:
         begins(play, b"resp_%d" % number)
         asks(play, b"resp_%d" % number, b"cancelled", b"/cancel")
     assert leases() <= before + 1  # the connection's last one
-
-
-def test_it_is_over_when_its_engine_does_not_know_it(play: Play) -> None:
-    """As an engine answers that has restarted unseen."""
-    begins(play)
-    play.client.sends(get("/v1/responses/resp_1"))
-    play["b1"].sends(plain("404 Not Found", b'{"error":{"message":"not found"}}'))
-    assert running(play) == 0
-
-
-def test_it_is_over_when_its_backend_is_out(play: Play) -> None:
-    begins(play)
-    play.backends[0].state = State.EJECTED
-    play.passes(1.5)
-    assert running(play) == 0
-    play.backends[0].state = State.READY
-
-
-def test_it_is_over_when_its_engine_has_restarted(play: Play) -> None:
-    begins(play)
-    play.passes(1.5)
-    assert running(play) == 1
-    play.backends[0].restarted()
-    play.passes(1.5)
-    assert running(play) == 0
 
 
 def test_a_long_conversation_stays_as_long_when_it_is_asked_for(play: Play) -> None:
@@ -254,26 +244,24 @@ OVER = chunk(
 )
 
 
-@pytest.mark.parametrize("told", [b"", STREAM, STREAM + CREATED])
-def test_a_stream_that_its_client_has_left_goes_on(play: Play, told: bytes) -> None:
-    streams(play)
+@pytest.mark.parametrize(
+    ("told", "background", "left"),
+    [
+        (b"", True, 1),
+        (STREAM, True, 1),
+        (STREAM + CREATED, True, 1),
+        (STREAM + CREATED, False, 0),
+        (STREAM + CREATED + OVER + END, True, 0),
+    ],
+)
+def test_a_stream_in_the_background_goes_on_without_its_client_until_it_is_whole(
+    play: Play, told: bytes, background: bool, left: int
+) -> None:
+    streams(play, background=background)
     if told:
         play["b1"].sends(told)
     play.client.closes()
-    assert running(play) == 1
-
-
-def test_other_streams_do_not(play: Play) -> None:
-    streams(play, background=False)
-    play["b1"].sends(STREAM, CREATED)
-    play.client.closes()
-    assert running(play) == 0
-
-
-def test_a_stream_that_is_whole_is_over(play: Play) -> None:
-    streams(play)
-    play["b1"].sends(STREAM, CREATED, OVER, END)
-    assert running(play) == 0
+    assert running(play) == left
 
 
 def test_an_answer_that_is_too_large_to_hold_goes_on(play: Play) -> None:
@@ -282,12 +270,6 @@ def test_an_answer_that_is_too_large_to_hold_goes_on(play: Play) -> None:
     play["b1"].sends(plain("200 OK", large))
     assert running(play) == 1
     asks(play, b"resp_1", b"completed")
-    assert running(play) == 0
-
-
-def test_one_that_is_refused_leaves_nothing(play: Play) -> None:
-    begun(play)
-    play["b1"].sends(plain("400 Bad Request", b'{"error":{"message":"no"}}'))
     assert running(play) == 0
 
 

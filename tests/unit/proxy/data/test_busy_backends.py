@@ -90,25 +90,21 @@ def test_a_refusal_for_load_is_no_failure_of_the_backend(play: Play) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_all_refuse_and_the_client_is_told_the_longest_wait(status: int) -> None:
+@pytest.mark.parametrize(("asked_s", "told_s"), [(7, 7), (3_600, 59)])
+def test_all_refuse_and_the_client_is_told_the_longest_wait_below_a_minute(
+    status: int, asked_s: int, told_s: int
+) -> None:
     play = Play(2, admission=SENDS)
     asks(play, play.client)
-    play["b1"].sends(busy(status, 7))
+    play["b1"].sends(busy(status, asked_s))
     play["b2"].sends(busy(status, 3))
     told = ["client got 429, overloaded", "client closed", "counted 429 b2"]
     assert play.happened()[-3:] == told
-    assert b"\r\nretry-after: 7\r\n" in play.client.written.lower()
+    assert b"\r\nretry-after: %d\r\n" % told_s in play.client.written.lower()
     assert play.metrics.shed["busy", "0"] == 1
     client = play.connects()
     assert asks(play, client) == []
     assert client.written.startswith(b"HTTP/1.1 429 ")
-
-
-def test_an_hour_is_no_time_that_a_client_is_told() -> None:
-    play = Play(1, admission=SENDS)
-    asks(play, play.client)
-    play["b1"].sends(busy(429, 3_600))
-    assert b"\r\nretry-after: 59\r\n" in play.client.written.lower()
 
 
 def test_with_admission_it_waits_until_a_backend_may_be_asked_again() -> None:
@@ -118,8 +114,7 @@ def test_with_admission_it_waits_until_a_backend_may_be_asked_again() -> None:
     play["b2"].sends(busy(429))
     play.happened()
     assert play.after(0.9) == []
-    exchange = play.client.exchange
-    assert exchange.request.record.waits_for == WaitReason.BUSY
+    assert play.client.exchange.request.record.waits_for == WaitReason.BUSY
     play.passes(0.2)
     assert "b2 got POST" in play.happened()
     ends(play, "b2")
@@ -135,8 +130,7 @@ def test_with_admission_it_is_refused_at_once_if_all_ask_for_more_time_than_it_h
 
 
 def test_one_request_tries_whether_there_is_room_again_and_the_others_follow() -> None:
-    play = Play(1, admission=HOLDS)
-    sent: list[Upstream] = []
+    play, sent = Play(1, admission=HOLDS), list[Upstream]()
     play.asked = lambda name, upstream: sent.append(upstream)  # type: ignore[method-assign]
 
     def refused() -> int:
@@ -159,8 +153,7 @@ def test_one_request_tries_whether_there_is_room_again_and_the_others_follow() -
 
 
 def test_a_first_token_that_takes_longer_than_a_try_opens_it_again() -> None:
-    play = Play(1, admission=HOLDS)
-    sent: list[Upstream] = []
+    play, sent = Play(1, admission=HOLDS), list[Upstream]()
     play.asked = lambda name, upstream: sent.append(upstream)  # type: ignore[method-assign]
     play.connects().sends(chat())
     sent.pop().sends(busy())

@@ -235,16 +235,24 @@ def test_a_version_that_was_rolled_back_stays_so_when_it_is_dropped_and_added_ag
     assert "b3" in {one(play) for _ in range(20)}
 
 
-def test_a_version_that_was_rolled_back_and_dropped_stays_so_over_a_restart(play: Routed) -> None:
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_version_that_was_rolled_back_stays_so_over_a_restart(
+    play: Routed, dropped: bool
+) -> None:
+    """Also if it was dropped before, or of its roll-back only the canary was kept."""
     goes_on(play, 200, fails="b3")
-    use(play, None)
+    if dropped:
+        use(play, None)
     kept = orjson.loads(orjson.dumps(play.plane.canaries.to_state()))
     again = Routed(ROUTE)
-    use(again, None)
-    again.plane.canaries.resume(kept)
+    if dropped:
+        use(again, None)
+        again.plane.canaries.resume(kept)
+    else:
+        again.plane.canaries.resume({"versions": kept["versions"]})
+        use(again, None)
     use(again, SETTINGS)
     assert canary(again).stage is Stage.ROLLED_BACK
-    again.close()
     again = Routed(ROUTE)  # it is there again at the start
     again.plane.canaries.resume(kept)
     assert canary(again).stage is Stage.ROLLED_BACK
@@ -262,16 +270,6 @@ def test_only_promote_and_restart_let_a_version_go_on_that_was_rolled_back(
     use(play, None)
     use(play, SETTINGS)
     assert canary(play).stage is (Stage.ROLLED_BACK if word == "abort" else Stage.RUNNING)
-
-
-def test_a_roll_back_of_which_only_the_canary_was_kept_is_remembered(play: Routed) -> None:
-    goes_on(play, 200, fails="b3")
-    kept = {"versions": play.plane.canaries.to_state()["versions"]}
-    again = Routed(ROUTE)
-    again.plane.canaries.resume(kept)
-    use(again, None)
-    use(again, SETTINGS)
-    assert canary(again).stage is Stage.ROLLED_BACK
 
 
 def test_what_was_rolled_back_is_bounded_and_odd_files_are_no_harm() -> None:

@@ -92,14 +92,10 @@ def test_what_admission_thinks_of_the_answer_is_what_is_sent(play: Crowd) -> Non
     assert queued.ask is ask
 
 
-def test_one_that_asks_for_less_is_not_touched(play: Crowd) -> None:
-    client = another(play, '"max_tokens":100')
-    assert record_of(client).degraded == ""
-
-
-def test_one_in_another_class_is_not_touched(play: Crowd) -> None:
-    client = another(play, '"max_tokens":4096', head=b"x-penstock-priority: batch\r\n")
-    assert record_of(client).degraded == ""
+def test_one_that_asks_for_less_or_is_in_another_class_is_not_touched(play: Crowd) -> None:
+    batch = b"x-penstock-priority: batch\r\n"
+    assert record_of(another(play, '"max_tokens":100')).degraded == ""
+    assert record_of(another(play, '"max_tokens":4096', head=batch)).degraded == ""
 
 
 def test_a_prompt_that_is_too_long_for_now_is_refused_with_the_length_that_is_taken() -> None:
@@ -223,13 +219,11 @@ def test_nobody_is_sent_where_others_wait() -> None:
     assert [record_of(each).degraded for each in own] == ["", ""]
 
 
-def test_only_a_fall_back_for_overload_relieves() -> None:
-    play = TwoPools(AWAY, on="errors")
-    assert record_of(another(play)).degraded == ""
-
-
-def test_it_leaves_only_at_the_pressure_of_the_step() -> None:
-    play = TwoPools(AWAY | {"pressure": 1.0})
+@pytest.mark.parametrize(("pressure", "on"), [(0.001, "errors"), (1.0, "overload")])
+def test_only_a_fall_back_for_overload_relieves_and_only_at_the_pressure_of_the_step(
+    pressure: float, on: str
+) -> None:
+    play = TwoPools(AWAY | {"pressure": pressure}, on=on)
     assert record_of(another(play)).degraded == ""
 
 

@@ -56,18 +56,15 @@ def test_it_says_nothing_more_against_the_backend(play: Play) -> None:
     assert not backend.penalty.read(play.loop.now_s)
 
 
-def test_an_answer_that_has_begun_stays(play: Play) -> None:
+@pytest.mark.parametrize("reason", ["draining", "unreachable", "failing", "asleep", ""])
+def test_at_one_that_may_yet_answer_they_stay_and_so_does_an_answer_that_has_begun(
+    play: Play, reason: str
+) -> None:
     asked(play)
-    play["b1"].sends(STREAM, token("a"))
-    hangs(play)
-    assert play.happened() == ["client got 200, a"]
-
-
-@pytest.mark.parametrize("reason", ["draining", "unreachable", "failing", "asleep"])
-def test_an_ejected_backend_that_may_yet_answer_keeps_them(play: Play, reason: str) -> None:
-    asked(play)
-    hangs(play, reason=reason)
-    assert play.happened() == []
+    if not reason:
+        play["b1"].sends(STREAM, token("a"))
+    hangs(play, reason=reason or "hung")
+    assert play.happened() == ["client got 200, a"] * (not reason)
 
 
 def test_a_doubt_moves_none(play: Play) -> None:

@@ -104,18 +104,14 @@ def test_a_label_that_no_route_names_is_remembered_too(play: Play) -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1001\r\n" + b" " * 4_097,
         b"SSH-2.0-OpenSSH_9.6\r\n",
         b"\0" * 70_000,
+        None,  # a dial that is refused
     ],
 )
-def test_garbage_is_no_label(play: Play, answer: bytes) -> None:
+def test_garbage_is_no_label(play: Play, answer: bytes | None) -> None:
+    play.down = {} if answer else {"b9": REFUSED}
     asks(play)
-    play["b9"].sends(answer)
-    assert served(play) == "large"
-    assert results(play) == {"failed": 1}
-
-
-def test_a_refused_connection_is_no_label(play: Play) -> None:
-    play.down["b9"] = REFUSED
-    asks(play)
+    if answer:
+        play["b9"].sends(answer)
     assert served(play) == "large"
     assert results(play) == {"failed": 1}
 

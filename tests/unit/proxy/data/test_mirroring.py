@@ -24,14 +24,15 @@ from tests.unit.proxy.data.playbook import (
     Play,
     chat,
     chunk,
+    keyed,
     plain,
     pool,
     post,
+    tenants,
     token,
 )
 
-KEYS = {"a": "sk-attacker-1", "v": "sk-victim-22"}
-TENANTS = [{"name": name, "keys": [{"key": key}]} for name, key in KEYS.items()]
+TENANTS = tenants("a", "v")  # the attacker and the victim
 
 
 def usage(tokens: int) -> bytes:
@@ -70,8 +71,10 @@ def asks(play: Mirrored, *fields: str, client: Client | None = None, **how: Any)
     return client
 
 
-def key(name: str) -> bytes:
-    return f"authorization: Bearer {KEYS[name]}\r\n".encode()
+def begins(play: Mirrored, *fields: str, **how: Any) -> None:
+    """Its answer does, and so its copy is sent."""
+    asks(play, *fields, **how)
+    play["b1"].sends(STREAM, token("one"))
 
 
 # -- what is copied
@@ -105,33 +108,26 @@ def test_what_the_original_was_refused_is_not_copied(play: Mirrored) -> None:
 
 def test_the_mirror_gets_its_own_model() -> None:
     play = Mirrored(mirror={"model": "m2"})
-    asks(play)
-    play["b1"].sends(STREAM, token("one"))
+    begins(play)
     assert play.copied["model"] == "m2"
 
 
 def test_nothing_is_stored_at_a_mirror_or_made_in_the_background(play: Mirrored) -> None:
-    asks(play, '"store":true', '"background":true')
-    play["b1"].sends(STREAM, token("one"))
+    begins(play, '"store":true', '"background":true')
     assert (play.copied["store"], play.copied["background"]) == (False, False)
 
 
-def test_what_goes_on_from_a_stored_response_is_not_copied(play: Mirrored) -> None:
-    body = b'{"model":"m","input":"x","stream":true,"previous_response_id":"resp_1"}'
-    play.client.sends(post("/v1/responses", body))
-    created = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta"}\n\n'
-    play["b1"].sends(STREAM, chunk(created))
-    lines = play.happened()
-    assert any("client got 200" in line for line in lines)
-    assert not any(line.startswith("b2") for line in lines)
-
-
-def test_a_responses_request_is_not_stored_where_it_does_not_say_so(play: Mirrored) -> None:
-    body = b'{"model":"m","input":"x","stream":true}'
-    play.client.sends(post("/v1/responses", body))
+@pytest.mark.parametrize("stored", [b"", b',"previous_response_id":"resp_1"'])
+def test_a_response_is_not_stored_and_none_that_goes_on_from_one_is_copied(
+    play: Mirrored, stored: bytes
+) -> None:
+    play.client.sends(post("/v1/responses", b'{"model":"m","input":"x","stream":true%b}' % stored))
     delta = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta"}\n\n'
     play["b1"].sends(STREAM, chunk(delta))
-    assert play.copied["store"] is False
+    lines = play.happened()
+    assert any("client got 200" in line for line in lines)
+    assert any(line.startswith("b2") for line in lines) is not bool(stored)
+    assert stored or play.copied["store"] is False
 
 
 # -- keys and marks
@@ -139,18 +135,18 @@ def test_a_responses_request_is_not_stored_where_it_does_not_say_so(play: Mirror
 
 def test_no_key_of_a_client_comes_to_the_mirror() -> None:
     play = Mirrored(tenants=TENANTS)
-    asks(play, head=key("v") + b"cookie: c=sk-1\r\nx-goog-api-key: sk-2\r\naccept: */*\r\n")
-    play["b1"].sends(STREAM, token("one"))
+    begins(play, head=keyed("v") + b"cookie: c=sk-1\r\nx-goog-api-key: sk-2\r\naccept: */*\r\n")
     head = play["b2"].head
     assert b"sk-" not in head
+    assert b"key-of" not in head
     assert b"accept: */*" in head
 
 
 def test_copies_of_all_clients_use_one_connection() -> None:
     """None of them has a credential, so none needs a connection of its own."""
     play = Mirrored(tenants=TENANTS)
-    for name in KEYS:
-        asks(play, head=key(name))
+    for name in "av":
+        asks(play, head=keyed(name))
         play.answers("b1", "one")
         play.answers("b2", "two")
         play.passes(0.1)
@@ -160,8 +156,7 @@ def test_copies_of_all_clients_use_one_connection() -> None:
 
 def test_a_key_is_sent_if_the_mirror_and_its_pool_say_so() -> None:
     play = Mirrored(mirror={"forward_authorization": True})
-    asks(play, head=b"authorization: Bearer sk-1\r\ncookie: c=sk-2\r\n")
-    play["b1"].sends(STREAM, token("one"))
+    begins(play, head=b"authorization: Bearer sk-1\r\ncookie: c=sk-2\r\n")
     assert b"authorization: Bearer sk-1" in play["b2"].head
     assert b"sk-2" not in play["b2"].head
 
@@ -180,8 +175,7 @@ def test_a_copy_has_a_mark_and_the_lowest_priority(play: Mirrored) -> None:
 def test_what_is_a_copy_already_is_not_copied_and_no_client_passes_the_mark_on(
     play: Mirrored,
 ) -> None:
-    asks(play, head=b"x-penstock-mirror: 1\r\n")
-    play["b1"].sends(STREAM, token("one"))
+    begins(play, head=b"x-penstock-mirror: 1\r\n")
     assert b"x-penstock-mirror" not in play["b1"].head
     assert not any(line.startswith("b2") for line in play.happened())
 
@@ -190,8 +184,7 @@ def test_what_is_a_copy_already_is_not_copied_and_no_client_passes_the_mark_on(
 
 
 def test_a_failed_copy_fails_nobody_and_is_no_failure_of_its_backend(play: Mirrored) -> None:
-    asks(play)
-    play["b1"].sends(STREAM, token("one"))
+    begins(play)
     play["b2"].resets()
     play["b1"].sends(DONE, END)
     lines = play.happened()
@@ -206,16 +199,16 @@ def test_after_a_failure_the_client_is_not_copied_for_a_while() -> None:
     """A prompt that kills the mirror's engine would kill it again and again."""
     play = Mirrored(tenants=TENANTS)
     play.down["b2"] = 111
-    asks(play, head=key("a"))
+    asks(play, head=keyed("a"))
     play.answers("b1", "one")
     del play.down["b2"]
     for name in ("a", "v"):
-        asks(play, head=key(name))
+        asks(play, head=keyed(name))
         play.answers("b1", "one")
     assert play.results() == {"failed": 1, "no_room": 1}
     assert len(play.plane.mirrors) == 1
     play.passes(REST_S)
-    asks(play, head=key("a"))
+    asks(play, head=keyed("a"))
     play.answers("b1", "one")
     assert len(play.plane.mirrors) == 2
 
@@ -223,8 +216,7 @@ def test_after_a_failure_the_client_is_not_copied_for_a_while() -> None:
 def test_a_copy_is_counted_as_load_and_teaches_nothing(play: Mirrored) -> None:
     mirror = play.backends[1]
     before = mirror.prefill_speed.work_per_s
-    asks(play, '"user":"u"')
-    play["b1"].sends(STREAM, token("one"))
+    begins(play, '"user":"u"')
     assert mirror.own.requests == 1
     assert mirror.own.queued_prefill_tokens > 0
     (copy,) = play.plane.mirrors._running
@@ -246,7 +238,7 @@ def test_a_copy_is_counted_as_load_and_teaches_nothing(play: Mirrored) -> None:
 def test_a_copy_charges_nobody() -> None:
     limits = {"tokens_per_day": 1_000_000}
     play = Mirrored(tenants=[TENANTS[0] | {"limits": limits}])
-    asks(play, '"max_tokens":100', head=key("a"))
+    asks(play, '"max_tokens":100', head=keyed("a"))
     play["b1"].sends(STREAM, token("one"), usage(1), DONE, END)
     budget = play.plane.budgets.tenants["a"].budget.tokens["tokens_per_day"]
     left = budget.level(play.loop.now_s)
@@ -256,16 +248,14 @@ def test_a_copy_charges_nobody() -> None:
 
 
 def test_where_the_original_left_its_copy_ends(play: Mirrored) -> None:
-    asks(play)
-    play["b1"].sends(STREAM, token("one"))
+    begins(play)
     play.client.closes()
     assert "b2 dropped" in play.happened()
     assert play.results() == {"left": 1}
 
 
 def test_a_reload_and_a_drain_end_copies(play: Mirrored) -> None:
-    asks(play)
-    play["b1"].sends(STREAM, token("one"))
+    begins(play)
     play.plane.use(play.plane.configuration)
     assert play.results() == {"ended": 1}
     play["b1"].sends(DONE, END)
@@ -285,17 +275,13 @@ def test_a_copy_that_takes_too_long_ends() -> None:
     assert play.results() == {"late": 1}
 
 
-@pytest.mark.parametrize("reason", ["memory", "lag"])
-def test_no_copy_is_made_while_the_process_is_overloaded(play: Mirrored, reason: str) -> None:
+@pytest.mark.parametrize("reason", ["memory", "lag", ""])
+def test_no_copy_is_made_while_the_process_is_overloaded_or_bodies_take_half_of_their_room(
+    play: Mirrored, reason: str
+) -> None:
     asks(play)
+    held = 0 if reason else play.plane.bodies_bytes // 2
     play.plane.overload.reason = reason
-    play.answers("b1", "one")
-    assert play.results() == {"no_room": 1}
-
-
-def test_no_copy_is_made_while_bodies_take_half_of_their_room(play: Mirrored) -> None:
-    asks(play)
-    held = play.plane.bodies_bytes // 2
     play.plane.bodies.held_bytes += held
     play.answers("b1", "one")
     play.plane.bodies.held_bytes -= held
@@ -322,13 +308,12 @@ def test_one_whose_copies_all_stall_takes_no_copies_and_no_time_from_others() ->
     play = Mirrored(tenants=TENANTS)
     attackers = [play.connects() for _ in range(2 * CLIENT_MAX)]
     for client in attackers:
-        asks(play, client=client, head=key("a"))
+        asks(play, client=client, head=keyed("a"))
         play["b1"].sends(STREAM, token("one"))
     assert play.results() == {"no_room": CLIENT_MAX}
     assert len(play.plane.mirrors) == CLIENT_MAX
     play.happened()
-    asks(play, head=key("v"))
-    play["b1"].sends(STREAM, token("one"))
+    begins(play, head=keyed("v"))
     victims_copy = play["b2"]
     play["b1"].sends(DONE, END)
     lines = play.happened()
@@ -340,23 +325,17 @@ def test_one_whose_copies_all_stall_takes_no_copies_and_no_time_from_others() ->
         client.closes()
 
 
-def test_many_clients_take_the_places_of_one_route_only() -> None:
+def test_places_and_the_bodies_of_copies_are_bounded() -> None:
     loop = asyncio.new_event_loop()
     room = Mirrors(loop, Metrics([]), lambda: 0.0)
     seats = [room.seat("r", f"c{number}", 1) for number in range(ROUTE_MAX + 1)]
-    assert seats[-1] is None
+    assert seats[-1] is None  # many clients take the places of one route only
     assert room.seat("other", "c0", 1) is not None
-    loop.close()
-
-
-def test_the_bodies_of_copies_are_bounded() -> None:
-    loop = asyncio.new_event_loop()
     room = Mirrors(loop, Metrics([]), lambda: 0.0)
     half = CLIENT_BYTES_MAX // 2 + 1
     assert room.seat("r", "a", half) is not None
     assert room.seat("r", "a", half) is None
-    seats = [room.seat("r", f"c{number}", half) for number in range(8)]
-    assert seats.count(None) == 2
+    assert [room.seat("r", f"c{number}", half) for number in range(8)].count(None) == 2
     loop.close()
 
 

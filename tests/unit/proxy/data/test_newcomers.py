@@ -71,11 +71,21 @@ class Pool(Play):
             self.loop.now_s += 0.2
             self.plane.measure(self.loop.now_s)
 
-    def told(self, number: int = -1) -> dict[str, object] | None:
-        return self.plane.newcomers.told(self.backends[number])
+    def told(self, number: int = -1) -> dict[str, object]:
+        return self.plane.newcomers.told(self.backends[number]) or {}
+
+    @property
+    def out(self) -> list[str]:
+        return [name for name, _ in self.taken_out]
 
     def outcomes(self) -> dict[tuple[str, ...], int]:
         return dict(self.metrics.newcomers.items())
+
+
+def judged() -> Pool:
+    play = Pool()
+    play.arrives()
+    return play
 
 
 def no(backend: str, tenant: int) -> bool:
@@ -91,54 +101,46 @@ def test_at_the_start_nobody_is_new() -> None:
     play.goes_on(200, some(play.rng))
     assert not play.plane.newcomers
     assert not play.taken_out
-    assert play.told() is None
+    assert play.told() == {}
 
 
 def test_one_that_fails_more_than_its_peers_is_taken_out() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     play.goes_on(200, some(play.rng))
     ((name, why),) = play.taken_out
     assert name == "b3"
     assert why.startswith("errors ")
     told = play.told()
-    assert told is not None
     assert (told["stage"], told["why"]) == ("worse", why)
     assert play.outcomes() == {("p", "worse"): 1}
     assert not play.plane.newcomers  # nothing is judged any more
 
 
 def test_one_that_has_enough_to_do_is_not_worse() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     play.failure = "503 Service Unavailable"
     play.goes_on(200, some(play.rng))
     assert play.failed >= 15
     assert not play.taken_out
     told = play.told()
-    assert told is not None
     requests = told["requests"]
     for _ in range(3):
         play.one(lambda backend, tenant: backend == "b3")
-    told = play.told()
-    assert told is not None
-    assert told["requests"] == requests
+    assert play.told()["requests"] == requests
 
 
 def test_one_that_is_like_its_peers_stays_and_is_known() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     play.goes_on(30, no)
     assert play.told() == {"stage": "judged", "requests": 10, "why": ""}
     play.goes_on(2_500, no)
     assert not play.taken_out
-    assert play.told() is None
+    assert play.told() == {}
     assert play.outcomes() == {("p", "no_worse"): 1}
 
 
 def test_a_pool_that_fails_as_a_whole_blames_no_newcomer() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     rng = play.rng
     play.goes_on(400, lambda backend, tenant: rng.random() < 0.3)
     assert not play.taken_out
@@ -146,8 +148,7 @@ def test_a_pool_that_fails_as_a_whole_blames_no_newcomer() -> None:
 
 def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again() -> None:
     """They come to every backend, and so to the new one more often than others do."""
-    play = Pool()
-    play.arrives()
+    play = judged()
     rng, poisoned = play.rng, [False]
 
     def fails(backend: str, tenant: int) -> bool:
@@ -162,33 +163,29 @@ def test_requests_that_fail_everywhere_do_not_count_where_they_are_tried_again()
 
 
 def test_what_others_failed_before_is_not_its_own_request() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     play.goes_on(30, lambda backend, tenant: backend == "b2")  # b3 is next, and answers
     assert play.told() == {"stage": "judged", "requests": 0, "why": ""}
 
 
 def test_a_hostile_client_takes_nobody_out_beside_its_victims() -> None:
     """All that it sends fails at the new backend, and it sends four times as much as all others."""
-    play = Pool()
-    play.arrives()
+    play = judged()
     play.goes_on(200, lambda backend, tenant: backend == "b3" and tenant == ATTACKER, attacks=4)
     assert not play.taken_out
     told = play.told()
-    assert told is not None
     assert int(str(told["requests"])) > 200
 
 
 def test_the_victims_of_a_worse_one_are_heard_beside_a_flatterer() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     rng = play.rng
     play.goes_on(
         300,
         lambda backend, tenant: backend == "b3" and tenant != ATTACKER and rng.random() < 0.3,
         attacks=3,
     )
-    assert [name for name, _ in play.taken_out] == ["b3"]
+    assert play.out == ["b3"]
 
 
 def test_requests_of_the_engine_before_say_nothing_of_the_new_one() -> None:
@@ -210,12 +207,11 @@ def test_one_that_the_pool_cannot_spare_is_told_of_and_taken_out_later() -> None
     play.arrives()
     play.goes_on(200, some(play.rng))
     told = play.told()
-    assert told is not None
     assert told["stage"] == "judged"
     assert str(told["why"]).startswith("errors ")
     play.spares = True
     play.plane.measure(play.loop.now_s)
-    assert [name for name, _ in play.taken_out] == ["b3"]
+    assert play.out == ["b3"]
 
 
 def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> None:
@@ -223,7 +219,7 @@ def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> Non
     for number in range(2, JUDGED_MAX + 3):
         play.arrives(number)
     play.goes_on(50, no)
-    stages = [(play.told(number) or {}).get("stage") for number in range(JUDGED_MAX + 3)]
+    stages = [play.told(number).get("stage") for number in range(JUDGED_MAX + 3)]
     assert stages.count("judged") == JUDGED_MAX
     assert stages.count("waits") == 1
     waits = stages.index("waits")
@@ -231,10 +227,8 @@ def test_a_few_are_judged_at_once_and_others_wait_and_are_nobodys_peers() -> Non
     name, one = next(iter(play.plane.newcomers._pools["p"].judged.items()))
     assert one._judge.stable.number < 20  # two peers of seven
     play.goes_on(500, some(play.rng, name))
-    assert [name for name, _ in play.taken_out] == [name]
-    told = play.told(waits)
-    assert told is not None
-    assert told["stage"] == "judged"
+    assert play.out == [name]
+    assert play.told(waits)["stage"] == "judged"
 
 
 def test_those_that_never_serve_hold_no_place() -> None:
@@ -243,7 +237,7 @@ def test_those_that_never_serve_hold_no_place() -> None:
         play.arrives(number).state = State.STARTING
     play.arrives()
     play.goes_on(200, some(play.rng, "b7"))
-    assert [name for name, _ in play.taken_out] == ["b7"]
+    assert play.out == ["b7"]
     assert play.told(2) == {"stage": "judged", "requests": 0, "why": ""}
 
 
@@ -253,7 +247,7 @@ def test_those_that_are_worse_and_cannot_be_spared_hold_no_place() -> None:
         play.arrives(number)
     rng = play.rng
     play.goes_on(800, lambda backend, tenant: backend not in ("b1", "b2") and rng.random() < 0.5)
-    whys = [str((play.told(number) or {})["why"]) for number in range(2, JUDGED_MAX + 3)]
+    whys = [str(play.told(number)["why"]) for number in range(2, JUDGED_MAX + 3)]
     assert all(why.startswith("errors ") for why in whys)
     play.spares = True
     play.plane.measure(play.loop.now_s)
@@ -271,8 +265,7 @@ def reloads(play: Pool, **newcomers: Any) -> None:
 
 
 def test_a_reload_that_lets_one_client_decide_counts_for_who_is_judged_now() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     rng = play.rng
 
     def of_one(requests: int) -> None:
@@ -286,20 +279,18 @@ def test_a_reload_that_lets_one_client_decide_counts_for_who_is_judged_now() -> 
     reloads(play, clients_min=1)
     assert play.told() == {"stage": "judged", "requests": 0, "why": ""}
     of_one(200)
-    assert [name for name, _ in play.taken_out] == ["b3"]
+    assert play.out == ["b3"]
 
 
 def test_a_reload_that_changes_nothing_of_that_lets_a_judgement_go_on() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     play.goes_on(30, no)
     reloads(play)
     assert play.told() == {"stage": "judged", "requests": 10, "why": ""}
 
 
 def test_settings_and_reloads_end_a_judgement() -> None:
-    play = Pool()
-    play.arrives()
+    play = judged()
     reloads(play, judge=False)
     assert not play.plane.newcomers
     play.arrives()
