@@ -389,6 +389,18 @@ class Play:
         self[name].sends(STREAM, *map(token, texts or "a"), DONE, END)
         self.turns()
 
+    def streams(self, name: str, *texts: str) -> None:
+        """It begins a stream, with these tokens."""
+        self[name].sends(STREAM, *map(token, texts))
+
+    def says(self, name: str, *texts: str) -> None:
+        """Further tokens."""
+        self[name].sends(*map(token, texts))
+
+    def ends(self, name: str, *texts: str) -> None:
+        """Further tokens, and the end of its stream."""
+        self[name].sends(*map(token, texts), DONE, END)
+
     def model(self, name: str) -> Any:
         """Which model a backend was asked for last."""
         return orjson.loads(self[name].body)["model"]

@@ -48,7 +48,7 @@ def test_a_request_waits_until_its_backend_has_begun_the_one_before(play: Play) 
     another(play)
     assert play.happened() == []
     assert play.plane.admission.waiting == 1
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     assert play.happened() == ["client got 200, a", "b1 dialed", "b1 got POST"]
     play.answers("b1", "b")
     assert play.happened() == [
@@ -194,7 +194,7 @@ def test_the_access_line_tells_how_long_it_waited(play: Play) -> None:
     play.passes(0.4)
     exchange = second.exchange
     record = exchange.request.record
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     assert record.waited_s == pytest.approx(0.4, abs=0.01)
     line: dict[str, object] = {}
     add_request(line, record, None, stream=True)
@@ -287,9 +287,9 @@ def test_a_role_alone_sends_no_status_and_frees_the_queue(play: Play) -> None:
     assert backend.active_decode_tokens > 4_000
     assert play.happened() == []
     play.passes(5.0)
-    play["b1"].sends(token("a"))
+    play.says("b1", "a")
     assert play.happened() == ["client got 200, a"]  # and the role before it
-    play["b1"].sends(DONE, END)
+    play.ends("b1")
     assert backend.own.idle
     assert backend.prefill_speed.samples == MEASURED
 
@@ -331,11 +331,11 @@ def test_the_speed_is_learnt_if_the_token_follows_soon(play: Play, gap_s: float 
         play["b1"].sends(STREAM, ROLE)
         later(play, gap_s)
         assert play.happened() == []
-        play["b1"].sends(token("a"))
+        play.says("b1", "a")
     assert play.happened() == ["client got 200, a"]
     assert backend.queued_prefill_tokens == 0
     play.passes(1.0)
-    play["b1"].sends(DONE, END)
+    play.ends("b1")
     assert backend.prefill_speed.samples == MEASURED + 1
 
 

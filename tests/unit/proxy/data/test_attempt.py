@@ -1,6 +1,6 @@
 """Transcripts of one attempt: when it dials, how long it waits for what, and when it ends."""
 
-from tests.unit.proxy.data.playbook import STREAM, Play, chat, plain, token
+from tests.unit.proxy.data.playbook import Play, chat, plain
 
 ELSEWHERE = ["b2 dialed", "b2 got POST"]
 WHOLE = ["client got 200, a [DONE]", "client got end"]
@@ -33,7 +33,7 @@ def test_a_client_that_takes_a_little_is_not_dropped_for_a_large_write() -> None
     """Most of the write follows after the first piece of it has paused the backend."""
     play = Play(timeouts={"client_stall_s": 20})
     asked(play)
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play.happened()
     play.client.unsent_bytes = 20_000
     play.client.connection.pause_writing()

@@ -54,7 +54,7 @@ def test_also_if_its_client_leaves_before_the_framing_ends() -> None:
 )
 def test_one_with_a_sign_of_work_costs_its_prompt(parts: list[bytes]) -> None:
     play = asked(60)
-    play["b1"].sends(STREAM)
+    play.streams("b1")
     for each in (*parts, DONE + END):
         play["b1"].sends(each)
     assert used(play)[0] == 1

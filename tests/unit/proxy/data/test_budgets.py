@@ -151,9 +151,9 @@ def test_without_counts_of_the_backend_ours_are_charged(end: str) -> None:
     if end == "left while it is held":
         play.passes(1.5)
     elif end != "left":
-        play["b1"].sends(STREAM, token("a"))
+        play.streams("b1", "a")
     if end == "whole":
-        play["b1"].sends(token("b"), DONE, END)
+        play.ends("b1", "b")
     elif end == "broken":
         play["b1"].resets()
     else:

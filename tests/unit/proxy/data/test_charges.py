@@ -179,7 +179,7 @@ LEFT: dict[str, tuple[str, list[bytes], int]] = {
 def test_a_stream_that_is_left_costs_what_its_text_and_counts_show(play: Play, kind: str) -> None:
     fields, events, tokens = LEFT[kind]
     play.client.sends(chat(fields, head=KEY))
-    play["b1"].sends(STREAM)
+    play.streams("b1")
     for each in events:
         play["b1"].sends(each)
     play.client.closes()
@@ -257,7 +257,7 @@ def test_streams_that_are_left_make_no_engine_look_slow(play: Play) -> None:
 
 def test_log_probabilities_of_responses_are_no_text(play: Play) -> None:
     posts(play, "/v1/responses", b'{"input":"x","stream":true}')
-    play["b1"].sends(STREAM)
+    play.streams("b1")
     for number in range(100):
         inner = b'"logprobs":[%b]' % likely(number)
         play["b1"].sends(chunk(DELTAS["/v1/responses"].replace(b'"logprobs":[]', inner) % b"ab"))
@@ -280,7 +280,7 @@ DELTAS = {
 @pytest.mark.parametrize("path", DELTAS)
 def test_text_is_found_in_the_events_of_every_api(play: Play, path: str) -> None:
     posts(play, path, b'{"messages":[],"input":"x","stream":true}')
-    play["b1"].sends(STREAM)
+    play.streams("b1")
     for _ in range(100):
         play["b1"].sends(chunk(DELTAS[path] % (b"four" * 8)))
     if path == "/v1/responses":  # the same once more

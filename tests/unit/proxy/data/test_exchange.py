@@ -42,7 +42,7 @@ def asked(play: Play, *fields: str, stream: bool = True) -> None:
 def begun(play: Play) -> None:
     """A stream has its first token."""
     asked(play)
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     assert play.happened() == ["client got 200, a"]
 
 

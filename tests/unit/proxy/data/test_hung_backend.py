@@ -40,7 +40,7 @@ def test_they_move_to_another(play: Play, stream: bool, reason: str) -> None:
 
 def test_those_that_were_promised_a_stream_move_too(play: Play) -> None:
     asked(play)
-    play["b1"].sends(STREAM)
+    play.streams("b1")
     assert play.after(20.1) == ["client got 200, ping"]
     hangs(play)
     assert play.happened()[-1] == "b2 got POST"
@@ -62,7 +62,7 @@ def test_at_one_that_may_yet_answer_they_stay_and_so_does_an_answer_that_has_beg
 ) -> None:
     asked(play)
     if not reason:
-        play["b1"].sends(STREAM, token("a"))
+        play.streams("b1", "a")
     hangs(play, reason=reason or "hung")
     assert play.happened() == ["client got 200, a"] * (not reason)
 

@@ -74,7 +74,7 @@ def asks(play: Mirrored, *fields: str, client: Client | None = None, **how: Any)
 def begins(play: Mirrored, *fields: str, **how: Any) -> None:
     """Its answer does, and so its copy is sent."""
     asks(play, *fields, **how)
-    play["b1"].sends(STREAM, token("one"))
+    play.streams("b1", "one")
 
 
 # -- what is copied
@@ -83,11 +83,11 @@ def begins(play: Mirrored, *fields: str, **how: Any) -> None:
 def test_a_copy_goes_out_after_the_answer_has_begun_and_is_thrown_away(play: Mirrored) -> None:
     asks(play)
     assert play.happened() == ["b1 dialed", "b1 got POST"]
-    play["b1"].sends(STREAM, token("one"))
+    play.streams("b1", "one")
     assert play.happened() == ["client got 200, one", "b2 dialed", "b2 got POST"]
     play.answers("b2", "two")
     assert play.happened() == []
-    play["b1"].sends(token("more"), DONE, END)
+    play.ends("b1", "more")
     assert play.happened() == ["client got more [DONE]", "client got end", "counted 200 b1"]
     assert play.results() == {"ok": 1}
 
@@ -164,7 +164,7 @@ def test_a_key_is_sent_if_the_mirror_and_its_pool_say_so() -> None:
 def test_a_copy_has_a_mark_and_the_lowest_priority(play: Mirrored) -> None:
     asks(play, head=b"x-request-id: mine\r\ntraceparent: 00-1\r\n")
     assert b"x-penstock-mirror" not in play["b1"].head
-    play["b1"].sends(STREAM, token("one"))
+    play.streams("b1", "one")
     head = play["b2"].head
     assert b"x-penstock-mirror: 1" in head
     assert b"x-request-id: mine-mirror" in head
@@ -186,7 +186,7 @@ def test_what_is_a_copy_already_is_not_copied_and_no_client_passes_the_mark_on(
 def test_a_failed_copy_fails_nobody_and_is_no_failure_of_its_backend(play: Mirrored) -> None:
     begins(play)
     play["b2"].resets()
-    play["b1"].sends(DONE, END)
+    play.ends("b1")
     lines = play.happened()
     assert lines[-3:] == ["client got [DONE]", "client got end", "counted 200 b1"]
     assert not [line for line in lines if "failed" in line]
@@ -224,14 +224,14 @@ def test_a_copy_is_counted_as_load_and_teaches_nothing(play: Mirrored) -> None:
     assert (ask.client, ask.tenant, ask.session, ask.blocks) == (SENDER, "", None, ())
     assert copy.lease.held_up  # its times say nothing
     play.passes(1.0)
-    play["b2"].sends(STREAM, token("two"))
+    play.streams("b2", "two")
     assert mirror.own.queued_prefill_tokens == 0
     play["b2"].sends(usage(9), DONE, END)
     assert mirror.own.idle
     assert mirror.prefill_speed.work_per_s == before
     assert mirror.cache.index.turns == 0
     assert play.metrics.estimate_ratio.total == 0.0
-    play["b1"].sends(DONE, END)
+    play.ends("b1")
     assert "next" not in {name for name, pool in play.metrics.pools.items() if pool.requests}
 
 
@@ -258,7 +258,7 @@ def test_a_reload_and_a_drain_end_copies(play: Mirrored) -> None:
     begins(play)
     play.plane.use(play.plane.configuration)
     assert play.results() == {"ended": 1}
-    play["b1"].sends(DONE, END)
+    play.ends("b1")
     play.plane.draining = True
     asks(play)
     play.answers("b1", "one")
@@ -309,13 +309,13 @@ def test_one_whose_copies_all_stall_takes_no_copies_and_no_time_from_others() ->
     attackers = [play.connects() for _ in range(2 * CLIENT_MAX)]
     for client in attackers:
         asks(play, client=client, head=keyed("a"))
-        play["b1"].sends(STREAM, token("one"))
+        play.streams("b1", "one")
     assert play.results() == {"no_room": CLIENT_MAX}
     assert len(play.plane.mirrors) == CLIENT_MAX
     play.happened()
     begins(play, head=keyed("v"))
     victims_copy = play["b2"]
-    play["b1"].sends(DONE, END)
+    play.ends("b1")
     lines = play.happened()
     assert "client got 200, one" in lines
     assert "client got end" in lines
@@ -345,7 +345,7 @@ def test_places_and_the_bodies_of_copies_are_bounded() -> None:
 def test_answers_are_compared_when_both_are_whole(play: Mirrored) -> None:
     asks(play, '"max_tokens":8')
     play.passes(0.1)
-    play["b1"].sends(STREAM, token("one"))
+    play.streams("b1", "one")
     play.passes(0.2)
     play["b2"].sends(STREAM, token("two"), usage(4), DONE, END)
     assert not play.metrics.mirror_tokens

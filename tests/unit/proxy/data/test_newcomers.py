@@ -6,17 +6,7 @@ from typing import Any
 
 from penstock.balancing.backend import Backend, State
 from penstock.proxy.data.newcomers import JUDGED_MAX
-from tests.unit.proxy.data.playbook import (
-    DONE,
-    END,
-    STREAM,
-    Play,
-    chat,
-    keyed,
-    plain,
-    tenants,
-    token,
-)
+from tests.unit.proxy.data.playbook import Play, chat, keyed, plain, tenants
 
 ATTACKER = 0
 # Whether a tenant's request fails at a backend.
@@ -58,7 +48,7 @@ class Pool(Play):
                 self[backend].sends(plain(self.failure))
                 self.failed += 1
             else:
-                self[backend].sends(STREAM, token("a"), DONE, END)
+                self.answers(backend, "a")
             self.turns()
         assert client.written
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, token
+from tests.unit.proxy.data.playbook import Play, chat
 
 # Of a plain streamed chat at one backend, as measured. Before a change raises one of them, see what
 # it could replace.
@@ -34,7 +34,7 @@ def test_files_and_functions_that_a_plain_streamed_chat_runs() -> None:
 
     def asks() -> None:
         play.client.sends(chat())
-        play["b1"].sends(STREAM, token("one"), token("two"), DONE, END)
+        play.answers("b1", "one", "two")
         play.happened()
 
     asks()  # opens the connection and makes the tables

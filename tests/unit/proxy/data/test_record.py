@@ -34,9 +34,9 @@ def test_every_time_of_a_request_is_kept() -> None:
     play.client.sends(request[-1:])
     record = record_of(play)
     play.passes(1)
-    play["b1"].sends(STREAM)
+    play.streams("b1")
     play.passes(1)
-    play["b1"].sends(token("a"))
+    play.says("b1", "a")
     play.passes(1)
     play["b1"].sends(token("b"), USAGE, DONE, END)
     line = line_of(record)
@@ -139,21 +139,21 @@ def test_a_first_token_counts_when_it_comes_and_once(play: Play) -> None:
     play.client.sends(chat())
     play.passes(1)
     assert counted(play, "b1") == (0, None)
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     count, ttft_s = counted(play, "b1")
     assert count == 1
     assert ttft_s is not None
     assert 1.0 <= ttft_s <= 1.25
-    play["b1"].sends(token("b"), DONE, END)
+    play.ends("b1", "b")
     assert counted(play, "b1")[0] == 1
     assert counted(play, "b2")[0] == 0
 
 
 def test_a_stream_that_was_held_counts_too(play: Play) -> None:
     play.client.sends(chat())
-    play["b1"].sends(STREAM)
+    play.streams("b1")
     play.passes(8)  # the client has its 200 and pings
-    play["b1"].sends(token("a"), DONE, END)
+    play.ends("b1", "a")
     count, ttft_s = counted(play, "b1")
     assert (count, ttft_s is not None and 8.0 <= ttft_s <= 10.0) == (1, True)
 

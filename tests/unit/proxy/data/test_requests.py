@@ -180,7 +180,7 @@ def test_an_old_client_gets_a_close_at_the_end(play: Play) -> None:
 
 def test_an_old_client_gets_a_reset_where_its_answer_breaks(play: Play) -> None:
     play.client.sends(OLD)
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play["b1"].resets()
     told = ["client got 200, a", "b1 failed: cut", "client dropped", "counted 200 b1"]
     assert play.happened() == [*SENT, *told]
@@ -194,8 +194,8 @@ def test_a_body_that_its_backend_has_not_taken_is_counted_until_the_end(taken: b
     play.client.sends(request)
     assert play.plane.bodies.held_bytes > 100_000
     play["b1"].unsent_bytes = 0 if taken else 50_000
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     assert (play.plane.bodies.held_bytes == 0) is taken
-    play["b1"].sends(token("b"), DONE, END)
+    play.ends("b1", "b")
     assert play.plane.bodies.held_bytes == 0
     assert "client got end" in play.happened()

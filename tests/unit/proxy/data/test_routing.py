@@ -137,7 +137,7 @@ def test_three_failures_are_all_that_a_request_may_cost(play: Routed) -> None:
 
 def test_nothing_falls_back_after_the_first_token(play: Routed) -> None:
     client = asks(play)
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play["b1"].closes()
     assert b"stream_broken" in client.written
     assert play.backends[2].own.requests == 0

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.balancing.backend import State
 from penstock.proxy.data.relay import FREE_BYTES
-from tests.unit.proxy.data.playbook import COMMENT, DONE, END, STREAM, Play, chat, chunk, token
+from tests.unit.proxy.data.playbook import COMMENT, DONE, STREAM, Play, chat, chunk, token
 
 BROKEN = ["client got stream_broken", "client closed", "counted 200 b1"]
 PINGED = ["client got ping"]
@@ -20,7 +20,7 @@ def begun(play: Play) -> Play:
 
 def begins(play: Play) -> Play:
     play.client.sends(chat())
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play.happened()
     return play
 
@@ -45,7 +45,7 @@ def test_a_silent_stream_gets_a_ping_before_a_balancer_closes_it(begun: Play) ->
             at_s.append(float(second))
     assert all(20.0 <= later - before <= 26.0 for before, later in pairwise(at_s))
     assert at_s[-1] >= 305.0
-    begun["b1"].sends(token("b"), DONE, END)
+    begun.ends("b1", "b")
     assert begun.happened() == ["client got b [DONE]", "client got end", "counted 200 b1"]
     assert begun.backends[0].failures_total == 0
 
@@ -53,7 +53,7 @@ def test_a_silent_stream_gets_a_ping_before_a_balancer_closes_it(begun: Play) ->
 def test_a_stream_with_tokens_gets_none(begun: Play) -> None:
     for _ in range(10):
         passes(begun, 15)
-        begun["b1"].sends(token("b"))
+        begun.says("b1", "b")
     assert set(begun.happened()) <= {"client got b"}
 
 
@@ -85,7 +85,7 @@ def test_no_ping_follows_the_end(begun: Play) -> None:
 def test_who_takes_nothing_gets_none() -> None:
     play = Play(timeouts={"client_stall_s": 300})
     begins(play)
-    play["b1"].sends(token("b"))
+    play.says("b1", "b")
     play.client.fills()
     assert "client got ping" not in passes(play, 60)
 
@@ -96,7 +96,7 @@ def test_one_that_thinks_unseen_for_longer_than_a_first_token_may_take_goes_on(p
     role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
     play["b1"].sends(STREAM, chunk(role))
     passes(play, 300)
-    play["b1"].sends(token("a"), DONE, END)
+    play.ends("b1", "a")
     assert "counted 200 b1" in play.happened()
 
 
@@ -137,5 +137,5 @@ def test_at_a_backend_that_hangs_one_with_tokens_goes_on(begun: Play) -> None:
     begun.backends[0].state, begun.backends[0].reason = State.SUSPECT, "hung"
     for _ in range(5):
         passes(begun, 15)
-        begun["b1"].sends(token("b"))
+        begun.says("b1", "b")
     assert set(begun.happened()) == {"client got b"}

@@ -89,7 +89,7 @@ def test_a_whole_stream(
 @pytest.mark.parametrize("breaks", [False, True])
 def test_how_slowly_a_client_reads_is_its_own_affair(play: Play, breaks: bool) -> None:
     play.client.sends(chat())
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play.client.fills()
     play.passes(9)
     play.client.drains()
@@ -192,7 +192,7 @@ def test_a_backend_that_fails(play: Play) -> None:
 
 def test_a_stream_that_breaks(play: Play) -> None:
     play.client.sends(chat())
-    play["b1"].sends(STREAM, token("a"), token("b"))
+    play.streams("b1", "a", "b")
     play["b1"].resets()
     assert counts(play) == (
         "ttft_p95 1:0, itl_p95 1:0, availability 0:1, error_rate 0:1, goodput 0:1"

@@ -27,7 +27,7 @@ from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import waterfall
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
+from tests.unit.proxy.data.playbook import Play, chat, plain
 
 T = TypeVar("T")
 LONG = "all work and no play " * 1_000
@@ -87,11 +87,11 @@ def test_a_failover_is_told_with_its_reason(play: Play) -> None:
     play.passes(2)
     play["b1"].resets()
     play.passes(1)
-    play["b2"].sends(STREAM)
+    play.streams("b2")
     play.passes(1)
-    play["b2"].sends(token("a"))
+    play.says("b2", "a")
     play.passes(4)
-    play["b2"].sends(token("b"), DONE, END)
+    play.ends("b2", "b")
     (entry,) = one(play, "id-1")
     assert parts(entry) == [
         ("failed", 2000, "b1", "reset"),
@@ -139,7 +139,7 @@ def test_a_wait_is_told_with_what_there_was_none_of(waiting: Play) -> None:
     assert told["second"]["state"] == "running"
     assert parts(told["second"]) == [("queue", 6000, None, "prompts")]
     assert parts(told["third"]) == [("queue", 6000, None, "turn")]
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     first = play["b1"]
     play.passes(1)
     play.answers("b1")
@@ -162,7 +162,7 @@ def test_time_that_the_process_slept_is_no_wait(waiting: Play) -> None:
     second.sends(chat(content=LONG, head=identified(b"second")))
     play.passes(1)
     play.sleeps(100)
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     second.closes()
     (entry,) = one(play, "second")
     queued = [ms for name, ms, _, _ in parts(entry) if name == "queue"]
@@ -172,13 +172,13 @@ def test_time_that_the_process_slept_is_no_wait(waiting: Play) -> None:
 def test_what_the_client_does_not_take_is_its_own_time() -> None:
     play = Play(1)
     play.client.sends(chat(head=identified(b"id-1")))
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play.passes(1)
     play.client.fills()
     play.passes(7)
     play.client.drains()
     play.passes(1)
-    play["b1"].sends(token("b"), DONE, END)
+    play.ends("b1", "b")
     (entry,) = one(play, "id-1")
     assert parts(entry) == [("decode", 2000, "b1", None), ("client", 7000, None, None)]
 
@@ -186,7 +186,7 @@ def test_what_the_client_does_not_take_is_its_own_time() -> None:
 def test_a_client_that_leaves_while_it_takes_nothing() -> None:
     play = Play(1)
     play.client.sends(chat(head=identified(b"id-1")))
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play.client.fills()
     play.passes(3)
     play.client.resets()
@@ -199,7 +199,7 @@ def test_a_client_that_leaves_while_it_takes_nothing() -> None:
 
 def test_a_running_stream_is_listed_once_it_is_old(play: Play) -> None:
     play.client.sends(chat(head=identified(b"id-1")))
-    play["b1"].sends(STREAM, token("a"))
+    play.streams("b1", "a")
     play.passes(4)
     assert listed(play) == []
     play.passes(2)

@@ -9,7 +9,7 @@ from penstock.conf.tracing import TracingSettings
 from penstock.proxy.tracing.otlp import encoded
 from penstock.proxy.tracing.span import Finished
 from penstock.proxy.tracing.trace import Tracer
-from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token
+from tests.unit.proxy.data.playbook import Play, chat, plain
 from tests.unit.proxy.tracing.spans import spans
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -56,7 +56,7 @@ def test_each_attempt_is_a_child_with_an_id_of_its_own(traced: Traced) -> None:
     traced.passes(1)
     traced["b1"].resets()
     second = sent_to(traced, "b2")
-    traced["b2"].sends(STREAM, token("a"), DONE, END)
+    traced.answers("b2", "a")
     (request,) = traced.offered
     server, failed, served = spans(request)
     assert (server["traceId"], server["parentSpanId"]) == (TRACE, CALLER)
@@ -69,15 +69,15 @@ def test_each_attempt_is_a_child_with_an_id_of_its_own(traced: Traced) -> None:
 
 def test_what_is_sent_again_on_another_connection_is_the_same_attempt(traced: Traced) -> None:
     traced.client.sends(chat())
-    traced["b1"].sends(STREAM, token("a"), DONE, END)
+    traced.answers("b1", "a")
     traced.client.sends(chat())
-    traced["b2"].sends(STREAM, token("a"), DONE, END)
+    traced.answers("b2", "a")
     traced.passes(1)
     traced.client.sends(chat())
     before = sent_to(traced, "b1")["traceparent"]
     traced["b1"].resets()
     assert sent_to(traced, "b1")["traceparent"] == before
-    traced["b1"].sends(STREAM, token("a"), DONE, END)
+    traced.answers("b1", "a")
     assert len(spans(traced.offered[-1])) == 2
 
 
@@ -124,7 +124,7 @@ def test_a_reload_that_ends_tracing_loses_what_runs(traced: Traced) -> None:
 def test_no_text_of_the_client_is_in_the_spans(traced: Traced) -> None:
     head = b"authorization: Bearer sk-canary\r\ncookie: canary=1\r\n"
     traced.client.sends(chat('"user":"canary"', head=head, content="canary"))
-    traced["b1"].sends(STREAM, token("canary"), DONE, END)
+    traced.answers("b1", "canary")
     (request,) = traced.offered
     assert b"canary" not in b"".join(encoded(request))
     assert b"10.0.0" not in b"".join(encoded(request))
