@@ -145,7 +145,7 @@ class Backend:
         self.left_alone = Rest()
         self.refusals = Refusals()
         self.progress = 0  # grows whenever the engine was seen to generate
-        self.doubted = False  # ejected on suspicion: it serves when no other can
+        self.doubted = False  # ejected, but perhaps able: it serves when no other can
         self.slow_start: SlowStart | None = None  # while warming
         self.back_since_s = float("-inf")  # its last return from an ejection
         self.report: EngineReport | None = None

@@ -55,7 +55,7 @@ def candidates(
 def _not_fit(backend: Backend, pool: Pool, chosen_pool: Pool | None) -> str:
     """Why a backend that could serve the request cannot be chosen now."""
     if not backend.fit:
-        return f"{backend.state} on suspicion, {backend.reason}: used only when no other can serve"
+        return f"{backend.state} ({backend.reason}): used only when no other can serve"
     if pool is not chosen_pool and chosen_pool is not None:
         return f"the pool {chosen_pool.name} comes first"
     return "it already has as many requests as its slow start allows"

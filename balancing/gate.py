@@ -358,7 +358,7 @@ def first_fit(
 ) -> tuple[Pool, list[Backend]]:
     """The first pool with backends that can serve it, and those. Raises NoBackend.
 
-    When no pool has any, those count that are out on suspicion alone: that is no
+    When no pool has any, those count that are out and may be able (`doubted`): that is no
     reason to serve nobody.
     """
     for doubted in (False, True):

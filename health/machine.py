@@ -122,8 +122,10 @@ class Health:
 
     @property
     def doubted(self) -> bool:
-        """Whether it is ejected on suspicion only. Then it may serve when nothing else can."""
-        return self.state is State.EJECTED and not self.certain
+        """Whether it may serve when nothing else can: it is ejected on suspicion only, or answers
+        its probes again and waits for its return."""
+        again = self._passes >= self._rise
+        return self.state is State.EJECTED and (again or not self.certain)
 
     @property
     def deep_in_doubt(self) -> bool:

@@ -230,7 +230,7 @@ def ejected_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
             lines.append(new_of(backend["name"], newcomer))
         if backend["state"] == "ejected" and backend["can_serve"]:
             lines.append(
-                f"{backend['name']} is ejected on suspicion only. "
+                f"{backend['name']} is ejected, but may be able. "
                 "It serves requests when no other backend can."
             )
         to_return, engine = backend.get("to_return"), backend["engine"]

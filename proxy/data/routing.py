@@ -126,7 +126,7 @@ def able_fallback(
 ) -> Target | None:
     """The next fall-back for this cause that can serve now, or load its adapter.
 
-    `beside`: not one in this pool. `doubted`: one whose backends are out on suspicion alone.
+    `beside`: not one in this pool. `doubted`: one whose backends are out, but may be able.
     """
     if way is None:
         return None

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -26,14 +27,14 @@ LARGE: Final = (200, 60)
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[Open]:
+async def opened(tmp_path: Path) -> AsyncIterator[Open]:
     """Open a terminal with `penstock top` in it: `await opened(penstock, SMALL)`."""
     if TMUX is None:
         pytest.skip("no tmux: penstock top is tried in no terminal")
     started: list[Terminal] = []
 
     async def start(penstock: Penstock, size: tuple[int, int], **variables: str) -> Terminal:
-        terminal = Terminal()
+        terminal = Terminal(tmp_path)
         command = (sys.executable, "-m", "penstock.proxy", "top", "--admin", penstock.admin_url)
         await terminal.start(*command, width=size[0], height=size[1], **variables)
         started.append(terminal)

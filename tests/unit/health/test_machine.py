@@ -116,6 +116,9 @@ def test_suspicion_ejects_only_where_the_pool_can_spare_it() -> None:
     assert after("pfff", may_eject=False).state is State.EJECTED
     assert not after("pfff").doubted
     assert not after("pFFd").doubted  # then it died for certain
+    assert not after("pdp").doubted
+    assert after("pdpp").doubted  # it waits for its return, and answers
+    assert not after("pdppf").doubted
 
 
 def test_failed_requests_in_a_row_are_suspicious() -> None:

@@ -361,7 +361,7 @@ def test_who_cannot_take_it_says_why() -> None:
         "",
         "ejected: unreachable",
         "does not serve the model",
-        "ejected on suspicion, stalled: used only when no other can serve",
+        "ejected (stalled): used only when no other can serve",
     ]
 
 
