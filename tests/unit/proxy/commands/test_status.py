@@ -51,9 +51,12 @@ async def test_an_ejected_backend_that_answers_again_tells_what_it_waits_for() -
     for step_s in (0.0, 4.0, 30.0):
         assert await scene.turn(step_s=step_s) is State.EJECTED
         said += told(scene)
+    may = "b0 is ejected, but may be able. It serves requests when no other backend can."
     assert said == [
         f"{begins}1 more passed probe, 11 s of its waiting time, a passed deep probe.",
+        may,
         f"{begins}7 s of its waiting time, a passed deep probe.",
+        may,
         f"{begins}a passed deep probe.",
     ]
     scene.ask.deep_is = Outcome()
