@@ -255,7 +255,7 @@ async def test_an_sdks_own_timeout_is_a_timeout(fleet: Fleet) -> None:
     for server in servers:
         server.faults.set("hang_after_headers")
     options: Any = {"api_key": "k", "max_retries": 0}
-    late_s = 0.0
+    late_s, raised = 0.0, set[type]()
     for timeout_s, stream in product((0.3, 0.45), (False, True)):
         asked: Any = {"model": "sim-model", "messages": USER, "max_tokens": 40, "stream": stream}
         began_s = monotonic()
@@ -263,17 +263,18 @@ async def test_an_sdks_own_timeout_is_a_timeout(fleet: Fleet) -> None:
             openai.AsyncOpenAI(base_url=penstock.url + "/v1", timeout=timeout_s, **options) as gpt,
             anthropic.AsyncAnthropic(base_url=penstock.url, timeout=timeout_s, **options) as claude,
         ):
-            calls = [gpt.chat.completions.create(**asked) for _ in range(10)]
-            raised = await asyncio.gather(*calls, return_exceptions=True)
-            assert {type(error) for error in raised} == {openai.APITimeoutError}
-            with pytest.raises(anthropic.APITimeoutError):
-                await claude.messages.create(**asked)
-        late_s = max(late_s, monotonic() - began_s - 2 * timeout_s)
+            calls: list[Any] = [gpt.chat.completions.create(**asked) for _ in range(10)]
+            calls.append(claude.messages.create(**asked))
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            raised |= {type(error) for error in ended}
+        late_s = max(late_s, monotonic() - began_s - timeout_s)
     await penstock.until_at_rest()
     assert [each["failures_total"] for each in await penstock.backends()] == [0, 0]
     codes = set(re.findall(r'code="(\d+)"', await penstock.metrics()))
     # A client that leaves 0.2 s late is told 408. Nobody is told 504, a backend's fault.
     assert codes == {"499"} or (late_s > 0.2 and codes == {"408", "499"})
+    timeouts = {openai.APITimeoutError, anthropic.APITimeoutError}
+    assert raised == timeouts or (late_s > 0.2 and raised & timeouts)
     assert {line["status"] for line in penstock.access_lines} == {int(code) for code in codes}
 
 
