@@ -180,6 +180,8 @@ def _uneven(scene: Scene) -> Finding | None:
     full = [each for each in scene.serving if each.kv_usage >= FULL]
     if len(scene.serving) < 2 or (scene.waits and 2 * len(full) > len(scene.serving)):
         return None  # streams that are paused for lack of room look slow
+    if scene.share(*_CACHE, WaitReason.SEQUENCES) >= MOST:
+        return None  # what waits has no room anywhere, whichever of them is slower
     slowest = max(scene.serving, key=lambda each: each.now.pace.slower)
     elsewhere = scene.waits and _pending(slowest) < WAIT_S  # it is slow, and others have the queue
     pace = slowest.now.pace
