@@ -36,7 +36,8 @@ function update(node, slo) {
   node.bar.style.width = `${100 * left}%`;
   mark(node.meter, "aria-label", `${percent(left)} of the budget left`);
   const measured = slo.measured_s === null ? "" : `${seconds(slo.measured_s)}, `;
-  const told = slo.because ?? (slo.requests ? `${measured}${percent(left)} left` : "no request yet");
+  const kept = slo.bad >= FEW && !passed(slo).length ? "too soon to say what is left" : `${percent(left)} left`;
+  const told = slo.because ?? (slo.requests ? `${measured}${kept}` : "no request yet");
   put(node.told, told);
   mark(node.told, "title", `${told}. ${percent(left)} of the error budget left.`);
   put(node.burn, slo.because ? "" : burnOf(slo));
@@ -49,9 +50,12 @@ function nameOf(slo) {
   return targets.length === 1 ? `${name} ≤\u00a0${seconds(targets[0]).replace(" ", "\u00a0")}` : name;
 }
 
+/** Its windows that have passed since it was first counted. */
+const passed = (slo) => Object.entries(slo.windows).filter(([name]) => LENGTHS_S[name.at(-1)] * parseFloat(name) <= slo.observed_s);
+
 /** The burn rate in the shortest window and in the longest one that has passed: 1 uses up the budget just in time. */
 function burnOf(slo) {
-  const windows = Object.entries(slo.windows).filter(([name]) => LENGTHS_S[name.at(-1)] * parseFloat(name) <= slo.observed_s);
+  const windows = passed(slo);
   if (!slo.requests) return "";
   if (!windows.length) return slo.bad ? `${slo.bad} of ${slo.requests} bad` : "no burn";
   if (slo.bad < FEW) return slo.bad ? `${slo.bad} bad: too few to say` : "no burn";
