@@ -47,8 +47,8 @@ _SAID: Final = {
         "alerts",
         "A service level is missed, though nothing waits and no backend stands out. {missed}.",
         (
-            "See where the time of requests goes: penstock requests (--failed), penstock trace.",
-            "Old ones need no step. Models that think before they show a token need more time.",
+            "See where time goes: penstock requests (--slow, --failed), penstock trace.",
+            "If models think before they show a token, set a longer target for ttft_s in slo.",
         ),
     ),
     (Kind.COMPUTE, "prefill"): _Said(
