@@ -63,7 +63,7 @@ NOMINATED = {
     "the length": (b"Connection: content-length",),
     "the host": (b"Connection: host",),
 }
-# Named by Connection in vain.
+# Headers that Connection may not name.
 STAYS = {
     "the key": (b"Authorization", b"Bearer k"),
     "the other key": (b"X-Api-Key", b"k"),

@@ -10,7 +10,7 @@ from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
 
 
 def filled(places: int, **entries: int) -> FairTable[int]:
-    """Each owner in turn has put so many entries, by their numbers."""
+    """Let the owners put their entries in turn. `entries`: by owner."""
     table: FairTable[int] = FairTable(places)
     for owner, count in entries.items():
         for number in range(count):

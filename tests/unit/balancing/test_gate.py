@@ -1,4 +1,4 @@
-"""Which pool and which backend serves, and what is told and reserved with a choice."""
+"""The choice of a pool and a backend, its reason, and what it reserves."""
 
 from random import Random
 

@@ -92,7 +92,7 @@ def taught(
     tenant: str = "",
     media_parts: int = 0,
 ) -> None:
-    """So many texts of a size had so many tokens."""
+    """Teach the estimator texts of one size and their token count."""
     for _ in range(times):
         estimator.observe("m", (size, 0), tokens, media_parts, tenant=tenant)
 

@@ -106,7 +106,7 @@ class Scene:
         return lease
 
     def fail(self, times: int = 1, tokens: int = 0) -> None:
-        """So many requests, one after the other, each of them after so many tokens."""
+        """Send requests one after another, each after the same number of tokens."""
         for _ in range(times):
             lease = self.stream() if tokens else self.lease()
             lease.tokens(tokens)

@@ -282,7 +282,7 @@ def test_when_all_have_ended_nothing_is_counted(seed: int, *, blocks: bool, stre
 
 
 def test_answers_that_are_nearly_as_long_as_their_limit_end_without_a_fault() -> None:
-    """Each may come to a third of a token more than is expected."""
+    """Each value may be a third of a token larger than expected."""
     door = Door("a", kv_tokens=40_000)
     for tokens in (15, 16, 16):
         door.finish(door.enter(10, name="x"), 0.0, tokens)

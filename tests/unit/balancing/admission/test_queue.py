@@ -289,7 +289,7 @@ def test_nobody_makes_way_for_one_that_waits_for_answers_of_its_own_tenant() -> 
     assert door.is_sent(low)
 
 
-# No request waits in vain ------------------------------------------------------------------
+# Every waiting request gets an answer ------------------------------------------------------
 
 
 def two_models(**rules: Any) -> Door:

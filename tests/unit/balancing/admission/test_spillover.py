@@ -111,7 +111,7 @@ def with_its_beginning_at_b(tokens_at_a: int) -> Door:
     [
         (9_500, ALIKE, None, "b"),  # there it takes less room
         (9_500, {"max_tokens": 10}, None, None),  # it waits for the best backend
-        (6_000, ALIKE, None, "a"),  # nobody lacked room there of late
+        (6_000, ALIKE, None, "a"),  # no recent request lacked room there
         (6_000, ALIKE, 5.0 - 2.0 * SHORT_S, "a"),
     ],
 )

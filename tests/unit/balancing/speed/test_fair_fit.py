@@ -21,7 +21,7 @@ def answer(
 def taught(
     speed: PrefillSpeed, clients: str, answers: int, work_per_s: float, now_s: float
 ) -> None:
-    """Each client gets so many answers of an engine with that speed, one each second."""
+    """Give each client `answers` answers, one a second, from an engine of that speed."""
     for place in range(answers):
         for client in clients:
             seconds = 0.020 + 8_000.0 / work_per_s

@@ -231,7 +231,7 @@ def test_how_long_a_start_takes_so_far_is_told() -> None:
 
 
 def test_what_all_backends_fail_at_blames_none_of_them() -> None:
-    """One is out, as penstock takes out so many at most. The other fails as well."""
+    """Penstock may eject one backend only, and has. The other one fails, too."""
     out = backend("b", state="ejected", reason="unreachable", can_serve=False)
     for backends in ((backend("a"), out), (backend("a"), backend("b"))):
         finding = found(*backends, per_s={"failures_total": 4})
