@@ -33,7 +33,8 @@ ParallelCompile("PENSTOCK_COMPILE_JOBS", max=8).install()
 setup(name="penstock", ext_modules=mypycify({arguments!r}, multi_file=True, **{options!r}))
 """
 # mypyc puts the common header where the name of the extension says, and includes it without that.
-HEADERS = "build/penstock"
+# Nobody else calls the functions, so calls between modules need no look at a table.
+FLAGS = "-Ibuild/penstock -fvisibility=hidden"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -137,7 +138,7 @@ def compile_python(root: Path, arguments: list[str], options: dict[str, str]) ->
     done = subprocess.run(  # noqa: S603 - our own code, by this interpreter
         [sys.executable, "-c", code, "build_ext", "--inplace"],
         cwd=root,
-        env=os.environ | {"CFLAGS": f"-I{HEADERS} {os.environ.get('CFLAGS', '')}"},
+        env=os.environ | {"CFLAGS": f"{FLAGS} {os.environ.get('CFLAGS', '')}"},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

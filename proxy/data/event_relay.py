@@ -139,7 +139,7 @@ class EventRelay(WholeEvents):
             ask = self._lease.ask  # the ends of its choices may look like tokens
             self.served = self._lease.generated_tokens > ask.prompts * ask.choices
         # The last event may lack its empty line. Half of any other event is not passed on.
-        last = self._large is None and self._dialect.read(tail).sign is Sign.DONE
+        last = bool(tail) and self._large is None and self._dialect.read(tail).sign is Sign.DONE
         if not self.committed:
             if last:
                 self._tail = b""

@@ -87,6 +87,7 @@ SEARCHED_BYTES_MAX: Final = 65_536
 QUIET: Final = Event(Sign.QUIET)
 OPENING: Final = Event(Sign.QUIET, opens=True)
 TOKEN: Final = Event(Sign.TOKEN)
+DONE: Final = Event(Sign.DONE)
 
 
 # A member with text that was generated, in any API. Text itself has its quotes escaped.

@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from penstock.proxy.dialects.dialect import (
+    DONE,
     LARGE_BYTES,
     NOTHING,
     OPENING,
@@ -62,7 +63,7 @@ class Messages(Dialect):
         if typed.type == "ping":
             return QUIET
         if typed.type == "message_stop":
-            return Event(Sign.DONE)
+            return DONE
         if typed.type == "error":
             # vLLM's text is that of a failed conversion. It has the real error at its end.
             return Event(Sign.ERROR, status=503 if b"'code': 503}" in data else 500)

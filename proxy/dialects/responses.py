@@ -11,6 +11,7 @@ import msgspec
 import orjson
 
 from penstock.proxy.dialects.dialect import (
+    DONE,
     NOTHING,
     QUIET,
     TOKEN,
@@ -83,7 +84,7 @@ class Responses(Dialect):
             match = _ID.search(beginning) if kind == "response.created" else None
             return Event(Sign.QUIET, response_id=match[1].decode("ascii") if match else None)
         if kind in _LAST:
-            return Event(Sign.DONE)
+            return DONE
         return Event(Sign.ERROR) if kind in ("error", _FAILED) else TOKEN
 
     def goes_on(self, whole: Whole) -> bool:

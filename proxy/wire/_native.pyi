@@ -37,3 +37,6 @@ def whole_chunks(read: bytes) -> tuple[bytes, int] | None:
 
 def lines_of(headers: list[tuple[bytes, bytes]]) -> bytes:
     """Each field as `name: value` and a line end."""
+
+def line_ends(data: bytes, begin: int, end: int) -> int:
+    """How many line feeds and carriage returns there are. Raises ValueError beyond the data."""

@@ -11,6 +11,8 @@ of two kilobytes cost as much as one long read.
 
 from typing import Final
 
+from penstock.proxy.wire import native
+
 # Ordinary reads have one event or a few, and are never cut.
 SHORT_BYTES: Final = 2_048
 # The line ends of four ordinary events in a chunk each. Waiting would cost more than taking them.
@@ -69,5 +71,9 @@ def slice_end(data: bytes, at: int) -> int:
     return at + size
 
 
-def _line_ends(data: bytes, begin: int, end: int) -> int:
+def any_line_ends(data: bytes, begin: int, end: int) -> int:
+    """The twin of `native.line_ends`, which takes a tenth of the time."""
     return data.count(b"\n", begin, end) + data.count(b"\r", begin, end)
+
+
+_line_ends: Final = native.line_ends if native.AVAILABLE else any_line_ends

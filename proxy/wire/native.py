@@ -5,10 +5,10 @@ of a Buffer.
 """
 
 try:
-    from penstock.proxy.wire._native import Buffer, FieldParser, lines_of, whole_chunks
+    from penstock.proxy.wire._native import Buffer, FieldParser, line_ends, lines_of, whole_chunks
 
     AVAILABLE = True
 except ImportError:  # an interpreted installation
     AVAILABLE = False
 
-__all__ = ["AVAILABLE", "Buffer", "FieldParser", "lines_of", "whole_chunks"]
+__all__ = ["AVAILABLE", "Buffer", "FieldParser", "line_ends", "lines_of", "whole_chunks"]

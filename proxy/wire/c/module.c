@@ -368,7 +368,27 @@ static PyObject *lines_of(PyObject *Py_UNUSED(module), PyObject *headers)
     return lines;
 }
 
+/* Line ends ---------------------------------------------------------------------------------- */
+
+static PyObject *line_ends(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 3 || !PyBytes_Check(given[0]))
+        return PyErr_Format(PyExc_TypeError, "line_ends takes bytes, and from where to where");
+    Py_ssize_t size = PyBytes_GET_SIZE(given[0]);
+    Py_ssize_t begin = PyLong_AsSsize_t(given[1]), end = PyLong_AsSsize_t(given[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (begin < 0 || end > size)
+        return PyErr_Format(PyExc_ValueError, "there are %zd bytes", size);
+    Place data = (Place)PyBytes_AS_STRING(given[0]);
+    Py_ssize_t found = 0;
+    for (; begin < end; begin++)
+        found += (data[begin] == '\n') + (data[begin] == '\r');
+    return PyLong_FromSsize_t(found);
+}
+
 static PyMethodDef FUNCTIONS[] = {
+    {"line_ends", (PyCFunction)(void (*)(void))line_ends, METH_FASTCALL, NULL},
     {"lines_of", lines_of, METH_O, NULL},
     {"whole_chunks", whole_chunks, METH_O, NULL},
     {NULL, NULL, 0, NULL},

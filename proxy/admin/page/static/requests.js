@@ -52,9 +52,11 @@ function render() {
   put(byId("requests-note"), shown.length || tenantsShown ? "" : EMPTY[list]);
 }
 
-/** While something is wrong, the slow ones begin with those that ended since. */
+/** The slowest first. While something is wrong, they begin with those that ended since. */
 function inOrder(requests) {
-  if (list !== "slow" || incident === null) return requests;
+  if (list !== "slow") return requests;
+  requests = [...requests].sort((a, b) => b.duration_ms - a.duration_ms);
+  if (incident === null) return requests;
   const during = (each) => Date.parse(each.began) / 1e3 + (each.duration_ms ?? 0) / 1e3 >= incident;
   return [...requests.filter(during), ...requests.filter((each) => !during(each))];
 }

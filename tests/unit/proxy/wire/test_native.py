@@ -13,6 +13,7 @@ import pytest
 from penstock.proxy.errors.client import ClientError
 from penstock.proxy.wire import header_fields
 from penstock.proxy.wire import native as native_wire
+from penstock.proxy.wire.long_reads import any_line_ends
 from tests.unit.c_module import COMPILER, c_module
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
@@ -151,6 +152,26 @@ def test_chunks_that_it_takes_are_those_of_llhttp(native: Any) -> None:
 )
 def test_other_reads_are_left_to_llhttp(native: Any, read: bytes) -> None:
     assert native.whole_chunks(read) is None
+
+
+def test_line_ends_are_those_of_the_twin(native: Any) -> None:
+    rng = random.Random(3)
+    for _ in range(2_000):
+        data = bytes(rng.choices(b"\r\nab\x8a\x8d", k=rng.randrange(300)))
+        begin, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+        assert native.line_ends(data, begin, end) == any_line_ends(data, begin, end)
+
+
+@pytest.mark.parametrize("given", [("a", 0, 1), (b"a", 0), (b"a", 0, 1, 2), (b"a", 0.5, 1)])
+def test_line_ends_takes_bytes_and_two_numbers(native: Any, given: Any) -> None:
+    with pytest.raises(TypeError):
+        native.line_ends(*given)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-1, 1), (0, 2)])
+def test_line_ends_beyond_the_data_are_an_error(native: Any, begin: int, end: int) -> None:
+    with pytest.raises(ValueError, match="1 bytes"):
+        native.line_ends(b"a", begin, end)
 
 
 def test_wrong_arguments_are_errors(native: Any, parser: Any) -> None:
