@@ -50,18 +50,20 @@ def names_of(struct: type[msgspec.Struct]) -> dict[bytes, str]:
 class PlacesFound:
     """Collects where the members with these names are. By them, attributes of what is read."""
 
-    __slots__ = ("_names", "places")
+    __slots__ = ("_names", "_noted", "places")
 
     def __init__(self, names: Mapping[bytes, str]) -> None:
         self._names = names
+        self._noted: set[bytes] = set()
         self.places: list[Place] = []
 
     def add(self, name: bytes, begin: int, end: int) -> None:
         """Note one member. Raises GivenTwice."""
         if name not in self._names:
             return
-        if span_of(self.places, name) is not None:
+        if name in self._noted:
             raise GivenTwice(name.decode())
+        self._noted.add(name)
         self.places.append((name, begin, end))
 
     def add_all(self, piece: bytes, offset: int, fields: msgspec.Struct) -> None:
@@ -85,5 +87,6 @@ class PlacesFound:
                     _, end = _value(characters, at)
                 else:
                     end = plain.end()
-            self.add(name, offset + at, offset + end)
+            if attribute is not None:
+                self.add(name, offset + at, offset + end)
             at = end

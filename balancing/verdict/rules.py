@@ -251,8 +251,13 @@ def _memory(scene: Scene) -> Finding | None:
 
 def _spare_places(scene: Scene) -> bool:
     """Whether what is left to other tenants is places: caches have much more room than that."""
-    told = [each.kv_usage for each in scene.serving if each.now.report is not None]
+    told = [_with_one_more(each) for each in scene.serving if each.now.report is not None]
     return bool(told) and max(told) < FEW_KV_USAGE
+
+
+def _with_one_more(seen: Seen) -> float:
+    """How full its cache is with one more sequence like those that run."""
+    return seen.kv_usage * (1.0 + 1.0 / max(1.0, seen.running))
 
 
 def _scheduler(scene: Scene) -> Finding | None:
@@ -266,7 +271,8 @@ def _scheduler(scene: Scene) -> Finding | None:
         return Finding(Kind.SCHEDULER, "api_server", figures=figures | _queue(scene))
     if _most_compute(scene):
         return None
-    roomy = [each for each in scene.serving if each.kv_usage < ROOMY and not _computes(each)]
+    usable = [each for each in scene.serving if not _computes(each)]
+    roomy = [each for each in usable if _with_one_more(each) < ROOMY]
     stuck = [each for each in roomy if each.waiting >= 1.0 and each.backlog_s < WAIT_S / 4]
     # Engines that run the same number all the time, with others behind, have no more places.
     steady = [each for each in roomy if each.waiting >= 1.0 and each.steady and _idles(each)]

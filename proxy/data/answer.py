@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from penstock.proxy.errors.error import PenstockError
+from penstock.proxy.wire import native
 from penstock.proxy.wire.forwarded_head import forwarded_answer_headers
 from penstock.proxy.wire.header_fields import Headers, lines_of
 from penstock.proxy.wire.heads import RequestHead, ResponseHead
@@ -22,6 +23,14 @@ _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus
 _UNBUFFERED: Final = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 _EVENT_STREAM: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), *_UNBUFFERED]
 PING: Final = b": ping\n\n"
+
+
+def any_chunk_of(data: bytes) -> bytes:
+    """The twin of `native.chunk_of`."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_chunk_of: Final = native.chunk_of if native.AVAILABLE else any_chunk_of
 
 
 class Answer:
@@ -100,7 +109,7 @@ class Answer:
             return
         self.body_bytes += len(body)
         if self._chunked:
-            body = b"%x\r\n%b\r\n" % (len(body), body)
+            body = _chunk_of(body)
         write(self._transport, head + body)
 
     def relay(self, head: ResponseHead, length: int | None, body: bytes = b"") -> None:
@@ -130,7 +139,7 @@ class Answer:
             return
         self.body_bytes += len(data)
         if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+            data = _chunk_of(data)
         write(self._transport, data)
 
     def finish(self) -> None:

@@ -26,10 +26,9 @@ from penstock.proxy.errors.backend import (
 )
 from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.wire.event_ends import (
-    CR,
     LF,
-    NEWLINE,
     has_data,
+    ordinary_events,
     split,
 )
 from penstock.proxy.wire.heads import ResponseHead
@@ -44,7 +43,7 @@ QUIET_BYTES_MAX: Final = 1_048_576
 # Text whose estimate is up to this many times the number of its events has one token in each: the
 # estimate is no better than that.
 TEXT_OFF: Final = 1.25
-# Its count never equals that of the events, and `rfind` finds it at the end. So no read matches.
+# With it no event is ordinary.
 _NOTHING_ORDINARY: Final = b""
 _LOGPROB: Final = b'"logprob":'
 
@@ -113,19 +112,12 @@ class EventRelay(WholeEvents):
         now_s = self._now()
         gap_s = now_s - self.last_byte_s
         self.last_byte_s = now_s
-        if self._midway or not data.endswith(LF):
-            data = self._whole_events(data, now_s)
+        count = 0 if self._midway else ordinary_events(data, self._ordinary)
+        if not count:
+            if self._midway or not data.endswith(LF):
+                data = self._whole_events(data, now_s)
             if data:
                 self._look(data, gap_s, now_s)
-            return
-        count = 1
-        if NEWLINE in data[:-2]:
-            count = data.count(LF)
-            ordinary = data.count(self._ordinary) == count
-        else:  # the usual read: one event of one line. Counting took a sixth of the work for it
-            ordinary = 0 < data.rfind(self._ordinary) < len(data)
-        if not ordinary or CR in data:
-            self._look(data, gap_s, now_s)
             return
         self._itl_s.observe(gap_s / count, count)
         self._lease.tokens(count)

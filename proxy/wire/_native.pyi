@@ -40,3 +40,9 @@ def lines_of(headers: list[tuple[bytes, bytes]]) -> bytes:
 
 def line_ends(data: bytes, begin: int, end: int) -> int:
     """How many line feeds and carriage returns there are. Raises ValueError beyond the data."""
+
+def ordinary_events(read: bytes, like: bytes) -> int:
+    """As `event_ends.any_ordinary_events`."""
+
+def chunk_of(data: bytes) -> bytes:
+    """One HTTP chunk with this data."""

@@ -7,6 +7,8 @@ a gateway need not end like a server's events. Inside JSON all of them are escap
 import re
 from typing import Final
 
+from penstock.proxy.wire import native
+
 LF: Final = b"\n\n"
 # As numbers, because searching for a byte takes ten times longer.
 CR: Final = 13
@@ -62,3 +64,21 @@ def split(data: bytes) -> list[bytes]:
     if last:
         events.append(last)
     return events
+
+
+def any_ordinary_events(read: bytes, like: bytes) -> int:
+    """How many events a read has, if each of them has `like` once and ends in LF. Otherwise 0.
+
+    `like` stands in one line, and not at the beginning of an event. Without it no event is
+    ordinary.
+    """
+    if not read.endswith(LF) or CR in read:
+        return 0
+    if NEWLINE not in read[:-2]:  # the usual read: one event of one line
+        return 1 if 0 < read.rfind(like) < len(read) else 0
+    count = read.count(LF)
+    return count if read.count(like) == count else 0
+
+
+# A third of the time that a usual read took was for these searches.
+ordinary_events: Final = native.ordinary_events if native.AVAILABLE else any_ordinary_events

@@ -1,11 +1,14 @@
-/* The header lines of usual heads, and bodies in chunks and of known length, as a module for Python.
+/* The header lines of usual heads, bodies in chunks and of known length, and usual events, as a
+   module for Python.
 
    It reads ordinary input only. All other header lines go to the twin in `header_fields.py` (odd names
    and values, a decisive header that comes twice), all other chunks to llhttp (extensions, the last
    chunk, a read that ends inside one). Those say what is wrong. */
 
+#define _GNU_SOURCE /* memmem */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdio.h>
 #include <string.h>
 
 #define SLOTS 256 /* of the table of known names, four times as many as there may be */
@@ -382,14 +385,75 @@ static PyObject *line_ends(PyObject *Py_UNUSED(module), PyObject *const *given, 
         return PyErr_Format(PyExc_ValueError, "there are %zd bytes", size);
     Place data = (Place)PyBytes_AS_STRING(given[0]);
     Py_ssize_t found = 0;
-    for (; begin < end; begin++)
-        found += (data[begin] == '\n') + (data[begin] == '\r');
+    while (begin < end) { /* a byte counts those of 255 bytes, so many are added in one step */
+        Py_ssize_t stop = end - begin < 255 ? end : begin + 255;
+        unsigned char some = 0;
+        for (; begin < stop; begin++)
+            some += (data[begin] == '\n') | (data[begin] == '\r');
+        found += some;
+    }
     return PyLong_FromSsize_t(found);
 }
 
+/* Events ------------------------------------------------------------------------------------- */
+
+/* How often `part` is in the data; no two of them overlap. */
+static Py_ssize_t count_of(const char *data, const char *end, const char *part, size_t size)
+{
+    Py_ssize_t count = 0;
+    while ((data = memmem(data, (size_t)(end - data), part, size))) {
+        data += size;
+        count++;
+    }
+    return count;
+}
+
+/* `event_ends.any_ordinary_events` */
+static Py_ssize_t ordinary_in(const char *data, Py_ssize_t size, const char *like, size_t like_size)
+{
+    const char *end = data + size;
+    if (size < 2 || memcmp(end - 2, "\n\n", 2) || memchr(data, '\r', (size_t)size) || !like_size)
+        return 0;
+    if (memchr(data, '\n', (size_t)size - 2)) {
+        Py_ssize_t events = count_of(data, end, "\n\n", 2);
+        return count_of(data, end, like, like_size) == events ? events : 0;
+    }
+    if ((size_t)size > like_size && !memcmp(end - like_size, like, like_size))
+        return 1;
+    return memmem(data + 1, (size_t)size - 1, like, like_size) != NULL;
+}
+
+static PyObject *ordinary_events(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 2 || !PyBytes_Check(given[0]) || !PyBytes_Check(given[1]))
+        return PyErr_Format(PyExc_TypeError, "ordinary_events takes a read and what each event has");
+    return PyLong_FromSsize_t(ordinary_in(PyBytes_AS_STRING(given[0]), PyBytes_GET_SIZE(given[0]),
+                                          PyBytes_AS_STRING(given[1]),
+                                          (size_t)PyBytes_GET_SIZE(given[1])));
+}
+
+static PyObject *chunk_of(PyObject *Py_UNUSED(module), PyObject *data)
+{
+    if (!PyBytes_Check(data))
+        return PyErr_Format(PyExc_TypeError, "a chunk is made of bytes");
+    char head[24];
+    size_t size = (size_t)PyBytes_GET_SIZE(data);
+    size_t begin = (size_t)snprintf(head, sizeof(head), "%zx\r\n", size);
+    PyObject *chunk = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(begin + size + 2));
+    if (!chunk)
+        return NULL;
+    char *at = PyBytes_AS_STRING(chunk);
+    memcpy(at, head, begin);
+    memcpy(at + begin, PyBytes_AS_STRING(data), size);
+    memcpy(at + begin + size, "\r\n", 2);
+    return chunk;
+}
+
 static PyMethodDef FUNCTIONS[] = {
+    {"chunk_of", chunk_of, METH_O, NULL},
     {"line_ends", (PyCFunction)(void (*)(void))line_ends, METH_FASTCALL, NULL},
     {"lines_of", lines_of, METH_O, NULL},
+    {"ordinary_events", (PyCFunction)(void (*)(void))ordinary_events, METH_FASTCALL, NULL},
     {"whole_chunks", whole_chunks, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

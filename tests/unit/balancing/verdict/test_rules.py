@@ -151,6 +151,15 @@ def test_what_is_left_to_other_tenants_is_places_where_caches_are_empty() -> Non
     assert found(backend(kv_usage=0.8), **queue(WaitReason.SHARE)).kind is Kind.MEMORY
 
 
+def test_a_cache_has_no_room_where_one_more_stream_would_fill_it() -> None:
+    """A third stream like these two would need 0.68 of it, and later more."""
+    two = backend(kv_usage=0.45, running=2, sequences=2, streams=2)
+    assert found(two, **queue(WaitReason.SHARE)).kind is Kind.MEMORY
+    behind = backend(kv_usage=0.6, running=2, waiting=3, sequences=5, streams=2)
+    assert found(behind, **queue(WaitReason.KV_CACHE)).kind is Kind.MEMORY
+    assert found(behind, **queue(WaitReason.SHARE)).kind is Kind.MEMORY
+
+
 def test_who_waits_for_others_waits_for_what_those_lack() -> None:
     """One of a high class lacks room in a cache, and five behind it wait for that one."""
     facts = queue(WaitReason.KV_CACHE) | {"lacks": {WaitReason.KV_CACHE: 1, WaitReason.CLASS: 5}}

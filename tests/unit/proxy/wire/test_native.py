@@ -10,9 +10,11 @@ from typing import Any
 import httptools
 import pytest
 
+from penstock.proxy.data.answer import any_chunk_of
 from penstock.proxy.errors.client import ClientError
 from penstock.proxy.wire import header_fields
 from penstock.proxy.wire import native as native_wire
+from penstock.proxy.wire.event_ends import any_ordinary_events
 from penstock.proxy.wire.long_reads import any_line_ends
 from tests.unit.c_module import COMPILER, c_module
 
@@ -168,6 +170,31 @@ def test_line_ends_takes_bytes_and_two_numbers(native: Any, given: Any) -> None:
         native.line_ends(*given)
 
 
+def test_ordinary_events_are_those_of_the_twin(native: Any) -> None:
+    rng = random.Random(4)
+    ordinary = 0
+    for _ in range(20_000):
+        like = rng.choice([b"", b"x", b"xx", b'"y":null}', b'"y"'])
+        parts = [b"data: ", b"a", b"\n", b"\n\n", b"\n\n", b"\r", like, like, like + b"\n\n"]
+        read = b"".join(rng.choices(parts, [9, 9, 1, 5, 5, 0.2, 4, 4, 9], k=rng.randrange(12)))
+        found = native.ordinary_events(read, like)
+        assert found == any_ordinary_events(read, like), (read, like)
+        ordinary += found > 0
+    assert ordinary > 1_000
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 255, 4_096, 70_000])
+def test_a_chunk_is_that_of_the_twin(native: Any, size: int) -> None:
+    data = b"\r\nx" * (size // 3) + b"x" * (size % 3)
+    assert native.chunk_of(data) == any_chunk_of(data)
+
+
+@pytest.mark.parametrize("given", [("a", b"a"), (b"a", "a"), (b"a",), (b"a", b"a", b"a")])
+def test_ordinary_events_takes_two_pieces_of_bytes(native: Any, given: Any) -> None:
+    with pytest.raises(TypeError):
+        native.ordinary_events(*given)
+
+
 @pytest.mark.parametrize(("begin", "end"), [(-1, 1), (0, 2)])
 def test_line_ends_beyond_the_data_are_an_error(native: Any, begin: int, end: int) -> None:
     with pytest.raises(ValueError, match="1 bytes"):
@@ -177,6 +204,8 @@ def test_line_ends_beyond_the_data_are_an_error(native: Any, begin: int, end: in
 def test_wrong_arguments_are_errors(native: Any, parser: Any) -> None:
     with pytest.raises(TypeError):
         native.whole_chunks("1")
+    with pytest.raises(TypeError):
+        native.chunk_of("1")
     new = type(parser)
     for names, decisive in (("a", frozenset()), ((), set()), (("a",), frozenset())):
         with pytest.raises(TypeError):
