@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.speed.estimates import FADE
-from penstock.balancing.speed.recent_pace import QUICKEST, RecentPace
+from penstock.balancing.speed.recent_pace import ENOUGH, KEPT, QUICKEST, RecentPace
 
 # Two equal engines that answer in milliseconds measured up to 40 % apart on a busy machine. GPUs of
 # two generations differ by a factor of two or more.
@@ -75,10 +75,13 @@ class Pace(NamedTuple):
 ALIKE: Final = Pace()
 
 
-def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Speeds:
-    """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes."""
+def compare(
+    backends: Sequence[Backend], ordinary_s: float, now_s: float, least: int = ENOUGH
+) -> Speeds:
+    """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes.
+    `least`: how many answers are enough for the exception."""
     measured = [each for each in backends if each.measured(now_s)]
-    slow = _slow(measured, _prefills)
+    slow = _slow(measured, _prefills, least)
     known = [
         each
         for each in _generating(measured)
@@ -91,7 +94,7 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     work = ordinary_s / mean_s
     prefill = _grouped(known, [each.prefill_speed.expect_s(work) for each in known]) | slow
 
-    slow = _slow(measured, _decodes)
+    slow = _slow(measured, _decodes, least)
     known = _believable(
         [each for each in measured if each.decode_speed.weight >= WEIGHT_MIN and each not in slow]
     )
@@ -119,13 +122,14 @@ def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend,
     the others each of them takes.
 
     A comparison takes time by the square of their number. So in a large pool each is compared with
-    some PEERS_MAX others, and the caller may pause between two groups.
+    some PEERS_MAX others, and the caller may pause between two groups. People are told: a few
+    answers, all of one moment, are enough to send elsewhere, and not to accuse.
     """
     measured = [each for each in backends if each.measured(now_s)]
     groups = ceil(len(measured) / PEERS_MAX)
     for number in range(groups):
         peers = measured[number::groups]  # neighbours may share what makes them slow
-        speeds = compare(peers, ORDINARY_S, now_s)
+        speeds = compare(peers, ORDINARY_S, now_s, least=KEPT)
         usual = speeds.mean_s, 1.0
         paces = [speeds.apart.get(each, usual) for each in peers]
         prefill, decode = [each[0] for each in paces], [each[1] for each in paces]
@@ -155,16 +159,17 @@ def _told(
 
 
 def _slow(
-    backends: Sequence[Backend], recent_of: Callable[[Backend], RecentPace]
+    backends: Sequence[Backend], recent_of: Callable[[Backend], RecentPace], least: int
 ) -> dict[Backend, float]:
-    """The backends whose last answers were several times slower than usual, and how many times.
+    """The backends whose last few answers, `least` or more, were several times slower than usual,
+    and how many times.
 
     Usual is the lower median. Of three or more backends, one that is incredibly fast does not make
     the others look slow; of two it makes the other look slow by its QUICKEST at most. A client's
     requests may be slow everywhere. So if a backend serves one client alone, that client's own
     answers elsewhere must be faster, too.
     """
-    recent = [each for each in backends if recent_of(each).enough]
+    recent = [each for each in backends if recent_of(each).count >= least]
     paces = [recent_of(each) for each in recent]
     only = [each.only_client for each in paces]
     usual_of = _usual_by_client(paces) if any(each is not None for each in only) else {}

@@ -15,8 +15,10 @@ from penstock.proxy.wire import native
 
 # Ordinary reads have one event or a few, and are never cut.
 SHORT_BYTES: Final = 2_048
-# The line ends of four ordinary events in a chunk each. Waiting would cost more than taking them.
+# The line ends of four ordinary events in a chunk each. Waiting would cost more than taking them,
+# and so it is with whatever is in so few bytes.
 FEW_LINE_ENDS: Final = 24
+FEW_BYTES: Final = 512
 SLICE_BYTES: Final = 65_536
 # The most line ends of a slice: some 85 ordinary events, each in a chunk. The costliest have two.
 LINE_ENDS_MAX: Final = 512
@@ -55,7 +57,7 @@ class LongRead:
 
 def has_many_lines(data: bytes) -> bool:
     """Whether a short read has so many events that it may have to wait, too."""
-    return _line_ends(data, 0, len(data)) > FEW_LINE_ENDS
+    return len(data) > FEW_BYTES and _line_ends(data, 0, len(data)) > FEW_LINE_ENDS
 
 
 def cost_s(data: bytes, end: int) -> float:

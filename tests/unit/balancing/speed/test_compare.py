@@ -18,7 +18,7 @@ from penstock.balancing.speed.compare import (
     slower,
 )
 from penstock.balancing.speed.estimates import prior_prefill_s
-from penstock.balancing.speed.recent_pace import ENOUGH, SLOWEST, RecentPace
+from penstock.balancing.speed.recent_pace import ENOUGH, KEPT, SLOWEST, RecentPace
 from tests.unit.balancing.policies.sending import sent
 
 ORDINARY = 4_000.0  # work of one request
@@ -303,6 +303,15 @@ def test_how_many_times_slower_is_told_of_those_measured_lately() -> None:
     assert told["f0"] == told["f1"] == told["f2"]
     assert list(slower([unknown], 1.0)) == []
     assert list(slower([*fast, slow], 1.0 + 2 * STALE_S)) == []
+
+
+@pytest.mark.parametrize("samples", [ENOUGH, KEPT - 1, KEPT])
+def test_a_few_answers_of_one_moment_accuse_nobody(samples: int) -> None:
+    """They are enough to choose by. People are told when a full window agrees."""
+    backends = measured("a", 50e-6, samples=KEPT), measured("b", 500e-6, samples=samples)
+    assert compare(backends, 0.1, 1.0).apart
+    told = {each.name: pace.slower for each, pace in slower(backends, 1.0)}
+    assert (told["b"] > 3.0) is (samples == KEPT)
 
 
 def test_in_a_large_pool_each_is_compared_with_some_others() -> None:
