@@ -39,10 +39,10 @@ class Pool:
             return True
         if self.models:
             return model in self.models
-        for backend in self.backends:  # noqa: SIM110 - usually the first one does: no generator
+        for backend in self.backends:  # usually the first one does: no generator
             if backend.models is None or model in backend.models:
                 return True
-        return False
+        return not self.backends  # those that will be found may list any
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def _refused(error: ErrorDetails, given: object) -> str:
     context: Mapping[str, object] = error.get("ctx", {})
     if kind == "value_error":
         wanted = str(context["error"])
-        if value is None or isinstance(value, dict | list):
+        if value is None or isinstance(value, dict | list | tuple):
             return wanted
     elif kind == "string_pattern_mismatch":
         wanted = SHAPES[str(context["pattern"])]

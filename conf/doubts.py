@@ -222,7 +222,7 @@ def _of_pool(pool: PoolSettings, at: KeyPath) -> Iterator[Doubt]:
     if pool.tls is not None:
         plain = [each.name for each in pool.backends if not each.url.startswith("https:")]
         key = "ca_file" if pool.tls.ca_file is not None else "cert_file"
-        if len(plain) == len(pool.backends):
+        if pool.backends and len(plain) == len(pool.backends):
             yield (*at, "tls", key), "does nothing: no backend of this pool is https"
         elif plain:
             yield (*at, "tls", key), f"does nothing for {plain[0]}, whose url is http"

@@ -42,6 +42,20 @@ def _at_once(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NONBLOCK)
 
 
+# Which file a path leads to, and what it was written as: the resolved path, time, size and inode.
+FileState = tuple[str, int, int, int]
+
+
+def file_state(path: Path) -> FileState | None:
+    """What changes when a file is written or a link to it is swapped. None: there is none."""
+    try:
+        real = os.path.realpath(path)
+        told = os.stat(real)
+    except (OSError, ValueError):
+        return None
+    return real, told.st_mtime_ns, told.st_size, told.st_ino
+
+
 FILE_BYTES_MAX: Final = 1_048_576
 
 

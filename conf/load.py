@@ -93,6 +93,8 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         named_at += [(*at, name) for name in ("ca_file", "cert_file", "key_file")]
     for at in named_at:
         _place(draft, at, folder)
+    for at in pool_tls:
+        _place(draft, (*at[:-1], "discover", "file"), folder)
     _place(draft, ("state", "dir"), folder)
     settings = _validated(draft, named_at)
     for at in (_TLS, *pool_tls):

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from penstock.conf.discover import DiscoverSettings
 from penstock.conf.kinds import (
     RELATIVE,
     Amount,
@@ -127,6 +128,22 @@ class PoolSettings(Section):
         description="What each backend of the pool costs in an hour, in any currency, also while it"
         " is idle. For metrics only. null: unknown.",
     )
-    backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
-        min_length=1, max_length=4096, description="The backends of the pool."
+    discover: DiscoverSettings | None = Field(
+        default=None,
+        description="Where further backends of the pool are found. null: only `backends` are.",
     )
+    backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
+        default=(),
+        max_length=4096,
+        validate_default=True,
+        description="The backends of the pool. Without `discover` there must be one.",
+    )
+
+    @field_validator("backends")
+    @classmethod
+    def _are_listed_or_found(
+        cls, backends: tuple[BackendSettings, ...], info: ValidationInfo
+    ) -> tuple[BackendSettings, ...]:
+        if not backends and info.data.get("discover", "refused") is None:
+            raise ValueError("must have at least 1 entry, unless `discover` finds some")
+        return backends

@@ -275,6 +275,16 @@ class LogSettings(Section):
     )
 
 
+class ReloadSettings(Section):
+    """When the configuration is read again."""
+
+    watch: bool = Field(
+        default=False,
+        description="Whether a changed configuration file is reloaded within two seconds, as after"
+        " SIGHUP. Files that it names are read then, too, but not looked at.",
+    )
+
+
 class StateSettings(Section):
     """What shall survive a restart."""
 
@@ -323,6 +333,7 @@ class Settings(Section):
         " counts. Where none does, and with an empty list, a request goes to the pools that serve"
         " its model (docs/routes.md).",
     )
+    reload: ReloadSettings = ReloadSettings()
     state: StateSettings = StateSettings()
     drain: DrainSettings = DrainSettings()
     paths: ProxiedPaths = Field(

@@ -29,6 +29,7 @@ from penstock.proxy.data.configuration import Configuration, configure, draft
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.port import Port
+from penstock.proxy.discovery.discovery import Discovery
 from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendDraining,
@@ -57,6 +58,7 @@ from penstock.proxy.process.pressure import (
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
+from penstock.proxy.reload.watch import ConfigWatch
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.log_lines import log_of_loop
 from penstock.proxy.telemetry.metrics import Metrics
@@ -76,6 +78,8 @@ SEND_BUFFER_BYTES: Final = 262_144
 # and of a process that another one serves for meanwhile.
 FIRST_LOOKS_S: Final = 5.0
 TAKE_OVER_LOOKS_S: Final = 30.0
+# How long the start waits for what sources of backends tell.
+FOUND_S: Final = 2.0
 # Container objects that are made and not freed before the collector runs (CPython: 700).
 GC_THRESHOLD: Final = 20_000
 # Failures that eject a backend after one request, with the reason of the ejection.
@@ -143,7 +147,13 @@ class App:
         self._spans = Exporter(loop, metrics, rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
-        self._reload = Reload(source, self.plane, self._retirement, self._use, names, threads)
+        self._discovery = Discovery(clock.now, self._serves)
+        metrics.discovered = self._discovery.ages
+        self._reload = Reload(
+            *(source, self.plane, self._retirement, self._use, names, threads),
+            merged=self._discovery.merged,
+        )
+        self._watch = ConfigWatch(source.path, self._reload.by_signal)
         self._reload.warn(loaded.warnings)
         self._reloads: set[asyncio.Task[None]] = set()
         self.host = loaded.settings.listen.host
@@ -159,6 +169,7 @@ class App:
         """
         self._fit_clients()
         self._use(self.plane.configuration)
+        await self._discovery.start(self._reload.refresh, FOUND_S)
         self.plane.metrics.reloaded(time())
         if self._handover is None:
             sock = inherited("data")
@@ -248,6 +259,8 @@ class App:
         await self._port.close()
         for client in list(self.plane.clients):
             client.break_off()
+        self._watch.stop()
+        await self._discovery.stop()
         self.plane.adapters.close()
         self.plane.labelling.stop()
         await self.monitor.stop()
@@ -333,6 +346,7 @@ class App:
             self._retirement,
             visitors,
             self._verdicts,
+            self._discovery,
             self._handover,
         )
         self._tasks.append(loop.create_task(administration.watch()))
@@ -363,6 +377,8 @@ class App:
             configuration.authorizations,
             configuration.connections,
         )
+        self._watch.use(watch=settings.reload.watch)
+        self._discovery.use(settings)
         self._exporters.use(configuration)
         self._spans.use(settings.tracing, configuration.certificates.receiver)
         self.plane.tracer = self._spans.tracer
@@ -371,6 +387,9 @@ class App:
         if self._access_log is not None:
             self._access_log.as_text = settings.log.format == "text"
         self.plane.access_log = self._access_log if settings.log.access else None
+
+    def _serves(self, name: str) -> bool:
+        return any(each.name == name and each.can_serve for each in self.plane.fleet.backends)
 
     def _reload_by_signal(self) -> None:
         reload = self.plane.loop.create_task(self._reload.by_signal())

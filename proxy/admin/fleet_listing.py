@@ -10,6 +10,7 @@ from penstock.health.monitor import Monitor
 from penstock.health.probes import LastProbe
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.discovery.discovery import Discovery
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.telemetry.pool_metrics import Lately
 
@@ -24,14 +25,16 @@ def describe(
     pace: Pace | None = None,
     verdict: str | None = None,
     newcomer: dict[str, object] | None = None,
+    found: dict[str, object] | None = None,
     removed: bool = False,
 ) -> dict[str, object]:
     """State, load and speed of one backend, as JSON.
 
     `lately`: its last minutes, None if it had no request yet. `pace`: how many times as long as its
     peers it takes, if that is known. `verdict`: what the sentence for its pool says of it, if that
-    is about this backend. `newcomer`: how it is judged if it is new. `removed`: a reload
-    removed it from the configuration, and requests still run there.
+    is about this backend. `newcomer`: how it is judged if it is new. `found`: which source told it,
+    and since when. None: it is listed. `removed`: it is in the configuration no more, and requests
+    still run there.
     """
     backend.advance(now_s)
     slow_start = backend.slow_start
@@ -44,6 +47,7 @@ def describe(
         "reason": backend.reason,
         "admin_state": backend.admin_state,
         "removed": removed,
+        "found": found,
         "can_serve": not removed and backend.can_serve,
         "weight": backend.weight,
         "share": round(slow_start.share(now_s), 3) if slow_start is not None else 1.0,
@@ -141,12 +145,18 @@ class FleetListing:
     """Collects what is known of a backend from those who know it."""
 
     def __init__(
-        self, plane: DataPlane, monitor: Monitor, retirement: Retirement, verdicts: Verdicts
+        self,
+        plane: DataPlane,
+        monitor: Monitor,
+        retirement: Retirement,
+        verdicts: Verdicts,
+        discovery: Discovery,
     ) -> None:
         self._plane = plane
         self._monitor = monitor
         self._retirement = retirement
         self._verdicts = verdicts
+        self._discovery = discovery
 
     def entries(self) -> Iterator[dict[str, object]]:
         """Those of this moment. Each is described when it is its turn."""
@@ -173,5 +183,6 @@ class FleetListing:
             pace=self._verdicts.pace(backend),
             verdict=self._verdicts.accuses(backend),
             newcomer=self._plane.newcomers.told(backend),
+            found=self._discovery.origin(backend.pool, backend.name),
             removed=removed,
         )

@@ -44,7 +44,11 @@ def state_of(plane: DataPlane, monitor: Monitor) -> str:
 
 
 def proxy_listing(
-    plane: DataPlane, reload: Reload, state: str, former: Mapping[int, int]
+    plane: DataPlane,
+    reload: Reload,
+    state: str,
+    former: Mapping[int, int],
+    discovery: Sequence[dict[str, object]] = (),
 ) -> dict[str, object]:
     """`state`: as `/readyz` tells it. `former`: requests of processes from before a restart."""
     now_s, now_unix_s = plane.now(), time()
@@ -63,6 +67,7 @@ def proxy_listing(
         "last_reload": _last_reload(reload, now_s, now_unix_s),
         "reload_failed": reload.failed,
         "needs_restart": reload.needs_restart,
+        "discovery": discovery,
         "waiting": {name: count for name, count, _ in plane.queued()},
         "slo_alarms": plane.slos.alarms(),
         "former": [{"pid": pid, "requests": count} for pid, count in former.items()],

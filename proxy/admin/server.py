@@ -46,6 +46,7 @@ from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.discovery.discovery import Discovery
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
@@ -126,6 +127,7 @@ class Admin:
         retirement: Retirement,
         visitors: Visitors,
         verdicts: Verdicts,
+        discovery: Discovery,
         handover: Handover | None = None,
     ) -> None:
         """`handover`: to the next process. None: there is no supervisor."""
@@ -133,11 +135,12 @@ class Admin:
         self._verdicts = verdicts
         self._monitor = monitor
         self._reload = reload
+        self._discovery = discovery
         self._handover = handover
         self._retirement = retirement
         self._visitors = visitors
         self._guard = Guard(plane)
-        self._fleet = FleetListing(plane, monitor, retirement, verdicts)
+        self._fleet = FleetListing(plane, monitor, retirement, verdicts, discovery)
         self._history = History(Rates(plane))
         self._events = Events(
             Snapshot(plane, self._fleet, verdicts, self._proxy_told, self._history),
@@ -232,7 +235,7 @@ class Admin:
     def _proxy_told(self) -> dict[str, object]:
         state = state_of(self._plane, self._monitor)
         former = self._handover.former if self._handover is not None else {}
-        return proxy_listing(self._plane, self._reload, state, former)
+        return proxy_listing(self._plane, self._reload, state, former, self._discovery.listing())
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         named = self._guard.sees_names(request)

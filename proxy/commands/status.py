@@ -39,6 +39,7 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
         f"Process {each['pid']}, from before the restart, still has {each['requests']:,} requests."
         for each in proxy.get("former", ())
     ]
+    lines += [_source(each) for each in proxy.get("discovery", ()) if each["problem"]]
     if waiting := proxy.get("needs_restart"):
         lines.append(f"Changed settings that wait for a restart: {', '.join(waiting)}")
     queued = {name: count for name, count in proxy.get("waiting", {}).items() if count}
@@ -46,6 +47,14 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
         classes = ", ".join(f"{name} {count:,}" for name, count in queued.items())
         lines.append(f"Requests that wait for room at a backend: {classes}.")
     return lines
+
+
+def _source(told: Mapping[str, Any]) -> str:
+    """A source that does not tell the backends of its pool."""
+    kept = f"its list of {told['backends']} backends from {age(told['age_s'])} ago stays"
+    if told["age_s"] is None:
+        kept = "it has told no backend yet"
+    return f"Discovery of pool {told['pool']} by {told['source']}: {told['problem']}; {kept}."
 
 
 def _state(proxy: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.keypath import KeyPath
 from penstock.conf.load import Loaded
+from penstock.conf.settings import Settings
 from penstock.proxy.data.configuration import Configuration, Draft, configure, draft
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.errors.own import Draining
@@ -59,8 +60,9 @@ logger = logging.getLogger(__name__)
 # Reading all files takes seconds at most: a tokenizer of 20 MB takes one.
 READ_S: Final = 60.0
 
-# The new configuration, keys that need a restart, and warnings.
-Read = tuple[Draft, tuple[str, ...], tuple[Issue, ...]]
+# The settings as they were read, the configuration of them and of what was found, keys that need a
+# restart, and warnings.
+Read = tuple[Settings, Draft, tuple[str, ...], tuple[Issue, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,11 @@ class Reload:
         names: Names,
         threads: HandshakeThreads,
         read_s: float = READ_S,
+        merged: Callable[[Settings], Settings] = lambda settings: settings,
     ) -> None:
+        """`merged` adds the backends that were found. Also called in a thread."""
+        self._merged = merged
+        self._settings = plane.settings  # as they were read last
         self._source = source
         self._plane = plane
         self._retirement = retirement
@@ -164,12 +170,33 @@ class Reload:
 
     async def _reload(self) -> Change:
         running = self._plane.configuration
-        new, needs_restart, warnings = await self._read_beside(running)
+        settings, new, needs_restart, warnings = await self._read_beside(running)
         if self._plane.draining:
             raise Draining
+        self._settings = settings
         change = self.swap(new, needs_restart)
         self.warn(warnings)
         return change
+
+    async def refresh(self) -> None:
+        """Put what was found since in use. No file is read again."""
+        async with self._running:
+            if self._plane.draining:
+                return
+            running = self._plane.configuration
+            new = await asyncio.to_thread(
+                lambda: draft(
+                    self._merged(self._settings), running.origins, None, running.certificates
+                )
+            )
+            change = self.swap(new, self.needs_restart)
+        if change.added or change.removed:
+            logger.info(
+                "found backends added=%s removed=%s kept=%d",
+                ",".join(change.added) or "-",
+                ",".join(change.removed) or "-",
+                change.kept,
+            )
 
     def swap(self, new: Draft, needs_restart: tuple[str, ...]) -> Change:
         """Put a configuration in use. One step of the loop: no request sees half of it."""
@@ -241,8 +268,9 @@ class Reload:
         counter, certificates = self._source.files(loaded, counter=renewed)
         warnings = loaded.warnings
         loaded, needs_restart = keep_fixed(loaded, Loaded(running.settings, running.origins))
-        new = draft(loaded.settings, loaded.origins, counter, certificates)
-        return new, needs_restart, warnings
+        settings = loaded.settings
+        new = draft(self._merged(settings), loaded.origins, counter, certificates)
+        return settings, new, needs_restart, warnings
 
 
 def _heard(reload: "asyncio.Task[Change]") -> None:

@@ -249,3 +249,8 @@ class PenstockCollector(Collector):
             yield from single(name, float(getattr(metrics, name)))
         yield from single("log_lines_dropped", float(lines_dropped()))
         yield from parts("certificate_expiry_timestamp_seconds", list(metrics.certificates()))
+        found = list(metrics.discovered())
+        counts = [((pool, kind), count) for pool, kind, count, _ in found]
+        yield from parts("discovered_backends", counts)
+        ages = [((pool, kind), age_s) for pool, kind, _, age_s in found if age_s is not None]
+        yield from parts("discovery_age_seconds", ages)

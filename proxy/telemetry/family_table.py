@@ -300,6 +300,12 @@ config_reload_success_timestamp_seconds: gauge of Unix time
 certificate_expiry_timestamp_seconds: gauge of Unix time by use, pool
     When a certificate of penstock's own ends, with those that sign it in the same file.
     Alert two weeks before. A renewed file counts after a reload.
+discovered_backends: gauge of backends by pool, source
+    How many backends a pool's source has told.
+    When a pool is smaller than it should be: is it told of all?
+discovery_age_seconds: gauge of seconds by pool, source
+    For how long a source has failed, so that its last list is in use. 0: it answers.
+    Alert at some minutes: backends that came or went since are not known.
 tls_handshakes_failed: counter of connections
     Connections to the data port that ended before TLS was agreed on.
     After a certificate was renewed: clients may not trust it.

@@ -130,6 +130,8 @@ class Metrics:
         # The tenants and classes of the configuration. None: any.
         self._known: tuple[Collection[str], Collection[str]] | None = None
         self.costs = Costs()
+        # By pool: the kind of its source, how many backends that told, and how old that is.
+        self.discovered: Callable[[], Iterable[tuple[str, str, int, float | None]]] = tuple
         # What each own certificate is for, its pool, and its end as Unix time.
         self.certificates: Callable[[], Iterable[tuple[tuple[str, str], float]]] = tuple
         self.admitted = Counter()  # by class, and whether they had to wait

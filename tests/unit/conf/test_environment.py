@@ -84,7 +84,11 @@ def test_a_list_of_the_environment_replaces_the_origins_below(folder: Folder) ->
         ("PENSTOCK_LISTEN__PORT", "", "listen.port: must be a whole number, got null"),
         ("PENSTOCK_LISTEN__0", "1", "listen: must be a mapping of keys, got a list"),
         ("PENSTOCK_POOLS__3__NAME", "x", "pools[3].name: the next index of pools is 1"),
-        ("PENSTOCK_POOLS__1__NAME", "x", "pools[1].backends: is required"),
+        (
+            "PENSTOCK_POOLS__1__NAME",
+            "x",
+            "pools[1].backends: must have at least 1 entry, unless `discover` finds some",
+        ),
         ("PENSTOCK_PATHS", "[", "paths: not valid YAML: while parsing a flow node"),
         ("PENSTOCK_LOG", "{level: info, level: info}", "log.level: duplicate key"),
         ("PENSTOCK_", "1", "unknown key; allowed here"),

@@ -32,7 +32,7 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(folder: Fold
 
 def test_every_value_has_an_origin(folder: Folder) -> None:
     origins = folder.load(FLEET).origins
-    assert len(origins) == 99
+    assert len(origins) == 101
     assert {"listen.cors_origins", "paths", "health.deep.fall", "pools[0].api_key"} <= set(origins)
 
 
@@ -127,7 +127,7 @@ limits: {body_bytes: 2048, bodies_bytes: 1024}
         "conf.yaml:8: pools[0].backends[1].name: backend name 'a' is taken by pools[0].backends[0]",
         "conf.yaml:9: pools[0].backends[1].url: environment variable NOWHERE is not set",
         "conf.yaml:10: pools[0].backends[2].name: is required",
-        "conf.yaml:11: pools[1].backends: is required",
+        "conf.yaml:11: pools[1].backends: must have at least 1 entry, unless `discover` finds some",
         "conf.yaml:11: pools[1].name: pool name 'chat' is taken by pools[0]",
         'conf.yaml:13: health.deep.fall: must be a whole number, got "many"',
         "conf.yaml:14: health: duplicate key, given on line 12 and again on line 14",

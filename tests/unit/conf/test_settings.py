@@ -202,7 +202,10 @@ def test_weights_refused(weight: object) -> None:
 
 
 def test_a_pool_needs_a_backend_and_the_settings_a_pool() -> None:
-    assert pool_refusal(backends=[]) == "pools[0].backends: must have at least 1 entry"
+    assert (
+        pool_refusal(backends=[])
+        == "pools[0].backends: must have at least 1 entry, unless `discover` finds some"
+    )
     with pytest.raises(ConfigError, match=r"^flag --pools: pools: must have at least 1 entry$"):
         load(None, {}, {"pools": []})
 

@@ -30,7 +30,7 @@ def told() -> set[tuple[str, str]]:
 def test_every_route_is_told() -> None:
     unused = cast("Any", _Any())
     routes = set()
-    admin = Admin(unused, unused, unused, unused, unused, unused)
+    admin = Admin(*[unused] * 7)
     for route in admin.application().router.routes():
         assert route.resource is not None
         # The page's own files belong to /ui.

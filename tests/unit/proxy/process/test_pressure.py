@@ -252,7 +252,8 @@ async def test_who_refuses_for_long_gets_no_traffic_until_it_accepts_again(
     process.plane.memory.limit_bytes = limit_bytes
     monitor, unused = Monitor(Random(1)), cast("Any", None)
     monitor.started.set()
-    admin = Admin(process.plane, monitor, unused, cast("Any", lambda: None), unused, unused)
+    known = cast("Any", lambda: None)
+    admin = Admin(process.plane, monitor, unused, known, unused, unused, unused)
 
     async def status() -> int:
         return (await admin._readyz(cast("web.Request", None))).status

@@ -1,0 +1,128 @@
+"""What a source has told: backends, checked and named. A wrong entry loses itself only.
+
+An entry has the keys of `pools[].backends[]`, but for keys and files. It needs no name: without one
+its address is the name, so that the same server has the same name in every answer.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from penstock.conf.complaints import complaints
+from penstock.conf.pools import BackendSettings
+
+# As many backends as a pool may list.
+BACKENDS_MAX: Final = 4_096
+NAME_CHARS_MAX: Final = 63
+# What an entry may say. A source holds no secrets.
+KEYS: Final = frozenset({"name", "url", "weight", "max_requests", "gpu_metrics_url"})
+_ODD: Final = re.compile(r"[^a-zA-Z0-9._-]+")
+
+Entry = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One answer of a source: backends of different URLs, and a line for each entry that is none.
+
+    `whole`: the source knows that there are no others, so an empty answer means that there is none.
+    """
+
+    backends: tuple[BackendSettings, ...]
+    faults: tuple[str, ...] = ()
+    whole: bool = False
+
+
+class Allowed:
+    """Which addresses a source may name. Host names are judged by whoever listed them."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        """`networks`: an empty list allows all but this machine and link-local ones."""
+        self._networks = [ip_network(each) for each in networks]
+
+    def why_not(self, host: str) -> str:
+        """Why this host of a URL may not be taken. Empty: it may."""
+        try:
+            address: IPv4Address | IPv6Address = ip_address(host)
+        except ValueError:
+            return "it is this machine" if host == "localhost" and not self._networks else ""
+        if self._networks:
+            listed = any(address in each for each in self._networks)
+            return "" if listed else "its address is not in discover.allow"
+        if address.is_loopback or address.is_unspecified:
+            return "it is this machine"
+        return "its address is link-local" if address.is_link_local else ""
+
+
+def found(entries: Iterable[object], allowed: Allowed, *, whole: bool = False) -> Found:
+    """Check the entries of an answer."""
+    backends: dict[str, BackendSettings] = {}
+    names: set[str] = set()
+    faults: list[str] = []
+    for number, entry in enumerate(entries, 1):
+        if number > BACKENDS_MAX:
+            faults.append(f"there are more than {BACKENDS_MAX:,} entries: the rest is left out")
+            break
+        checked = _checked(entry, allowed)
+        if isinstance(checked, str):
+            faults.append(f"entry {number} is left out: {checked}")
+        elif checked.url in backends:
+            continue  # an address may be in two lists
+        elif checked.name in names:
+            faults.append(f"entry {number} is left out: the name {checked.name} is taken")
+        else:
+            names.add(checked.name)
+            backends[checked.url] = checked
+    return Found(tuple(backends.values()), tuple(faults), whole)
+
+
+def _checked(entry: object, allowed: Allowed) -> BackendSettings | str:
+    """The backend that an entry describes, or why there is none."""
+    if isinstance(entry, str):
+        entry = {"url": entry}
+    if not isinstance(entry, dict):
+        return "it must be a mapping with a url, or a URL"
+    unknown = sorted(str(key)[:40] for key in entry.keys() - KEYS)
+    if unknown:
+        return f"it may have {', '.join(sorted(KEYS))}, not {unknown[0]!r}"
+    url = entry.get("url")
+    if not isinstance(url, str):
+        return "it must have a url, which is text"
+    try:
+        backend = BackendSettings.model_validate({"name": name_of(url)} | entry)
+    except ValidationError as refusal:
+        path, problem = next(iter(complaints(refusal, lambda path: None)))
+        return f"{'.'.join(map(str, path))} {problem}"
+    return allowed.why_not(urlsplit(backend.url).hostname or "") or backend
+
+
+def name_of(url: str) -> str:
+    """A name for the server at this URL: its host and port, and a path if it has one."""
+    spelt = _ODD.sub("-", url.partition("://")[2].rstrip("/")).strip("-._")
+    if len(spelt) > NAME_CHARS_MAX:
+        digest = sha256(url.encode("utf-8", "replace")).hexdigest()[:8]
+        spelt = f"{spelt[: NAME_CHARS_MAX - 9]}-{digest}"
+    return spelt or "backend"
+
+
+def entries_of(listed: object) -> Iterator[object]:
+    """The entries of a list of backends, or of Prometheus's `file_sd` form. Raises ValueError."""
+    if isinstance(listed, dict) and isinstance(listed.get("backends"), list):
+        listed = listed["backends"]
+    if not isinstance(listed, list):
+        raise ValueError("it must be a list of backends")
+    for each in listed:
+        targets = each.get("targets") if isinstance(each, dict) else None
+        if not isinstance(targets, list):
+            yield each
+            continue
+        labels = each.get("labels")
+        scheme = labels.get("__scheme__", "http") if isinstance(labels, dict) else "http"
+        for target in targets:
+            yield f"{scheme}://{target}" if isinstance(target, str) else target

@@ -1,0 +1,167 @@
+"""Backends from a file that changes while requests run."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.sim.server import SimServer
+from tests.e2e.process import Penstock, Serve, Simulate
+from tests.e2e.request import CHAT, ask, stream
+from tests.e2e.traffic import DONE, Traffic
+
+PATH = "/v1/chat/completions"
+SEEN_S = 3.0  # a look a second, a swap and the first probe
+
+
+def pool(path: Path, **more: Any) -> dict[str, Any]:
+    return {"discover": {"file": str(path), "allow": ["127.0.0.0/8"]}, "backends": [], **more}
+
+
+def listed(*servers: SimServer) -> str:
+    return json.dumps([each.url for each in servers])
+
+
+class ConfigMap:
+    """A folder as Kubernetes mounts it: `..data` is a link that is swapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._version = folder, 0
+        folder.mkdir()
+        (folder / "backends.json").symlink_to("..data/backends.json")
+
+    @property
+    def path(self) -> Path:
+        return self._folder / "backends.json"
+
+    def write(self, content: str) -> None:
+        self._version += 1
+        version = self._folder / f"..v{self._version}"
+        version.mkdir()
+        (version / "backends.json").write_text(content)
+        (self._folder / "..tmp").symlink_to(version.name)
+        os.replace(self._folder / "..tmp", self._folder / "..data")
+
+
+async def until_used(penstock: Penstock, *servers: SimServer) -> None:
+    """Wait until these are the backends, and can serve."""
+    wanted = {each.url for each in servers}
+
+    def holds(told: list[dict[str, Any]]) -> bool:
+        used = [each for each in told if not each["removed"]]
+        return {each["url"] for each in used} == wanted and all(each["can_serve"] for each in used)
+
+    await penstock.until(holds, SEEN_S + 2)
+
+
+async def test_a_file_that_changes_in_all_ways_loses_no_request(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    a, b, c, d = await simulate(4)
+    mounted = ConfigMap(tmp_path / "mounted")
+    mounted.write(listed(a, b))
+    penstock = await serve([], ready=2, pool=pool(mounted.path))
+    await until_used(penstock, a, b)
+    async with Traffic(penstock.url) as traffic:
+        await traffic.until(50)
+        mounted.write(listed(c, d))
+        await until_used(penstock, c, d)
+        mounted.write(listed(a, c)[:-9])  # half written
+        await penstock.until_logged("not valid YAML")
+        mounted.write("[]")
+        await penstock.until_logged("it lists no backend")
+        mounted.path.unlink()
+        await penstock.until_logged("cannot be read")
+        await until_used(penstock, c, d)
+        mounted.path.symlink_to("..data/backends.json")
+        mounted.write(json.dumps([a.url, {"url": c.url, "weight": -1}, b.url]))
+        await until_used(penstock, a, b)
+        await traffic.until(traffic.whole + 50)
+    assert not traffic.failed
+    await penstock.until_logged("entry 2 is left out: weight must be at least")
+
+
+async def test_a_backend_that_stays_keeps_its_counts_and_says_where_it_came_from(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    a, b = await simulate(2)
+    path = tmp_path / "backends.json"
+    path.write_text(listed(a))
+    penstock = await serve([], ready=1, pool=pool(path))
+    await ask(penstock, PATH, CHAT)
+    (before,) = await penstock.backends()
+    path.write_text(listed(a, b))
+    await until_used(penstock, a, b)
+    kept = next(each for each in await penstock.backends() if each["url"] == a.url)
+    assert (kept["requests_total"], kept["found"]) == (1, before["found"])
+    assert kept["found"]["source"] == "file"
+    told = await penstock.admin("proxy")
+    assert told["discovery"][0] | {"age_s": 0} == {
+        "pool": "default",
+        "source": "file",
+        "backends": 2,
+        "age_s": 0,
+        "problem": None,
+    }
+    assert (
+        'penstock_discovered_backends{pool="default",source="file"} 2' in await penstock.metrics()
+    )
+
+
+async def test_a_pool_without_backends_yet_refuses_with_503_and_serves_once_it_has_one(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    (a,) = await simulate(1)
+    path = tmp_path / "backends.json"
+    penstock = await serve([], ready=0, pool=pool(path))
+    answer = await ask(penstock, PATH, CHAT)
+    assert (answer.status, answer.json["error"]["code"]) == (503, "no_backend")
+    told = await penstock.admin("proxy")
+    assert "cannot be read" in told["discovery"][0]["problem"]
+    path.write_text(listed(a))
+    await until_used(penstock, a)
+    assert (await ask(penstock, PATH, CHAT)).status == 200
+
+
+async def test_a_stream_of_a_backend_that_is_gone_goes_on(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    a, b = await simulate(2, profile="default", speedup=10)
+    path = tmp_path / "backends.json"
+    path.write_text(listed(a))
+    penstock = await serve([], ready=1, pool=pool(path))
+    async with stream(penstock, max_tokens=3_000) as answer:
+        path.write_text(listed(b))
+        await until_used(penstock, b)
+        assert (await answer.read()).endswith(DONE)
+
+
+async def test_a_reload_keeps_what_was_found(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    a, b = await simulate(2)
+    path = tmp_path / "backends.json"
+    path.write_text(listed(a, b))
+    penstock = await serve([], ready=2, pool=pool(path))
+    status, change = await penstock.reload(timeouts={"idle_s": 31})
+    assert (status, change["kept"], change["removed"]) == (200, 2, [])
+
+
+async def test_a_watched_configuration_is_reloaded_and_an_error_keeps_the_old_one(
+    simulate: Simulate, serve: Serve
+) -> None:
+    a, b = await simulate(2)
+    penstock = await serve([a], reload={"watch": True})
+    backends = [{"name": f"b{n}", "url": each.url} for n, each in enumerate((a, b))]
+    pools = [{"name": "default", "backends": backends}]
+    async with Traffic(penstock.url) as traffic:
+        await traffic.until(50)
+        whole = penstock.config.read_bytes()
+        penstock.config.write_bytes(whole[:-20])  # half written
+        await penstock.until_logged("not reloaded")
+        await until_used(penstock, a)
+        penstock.config.write_bytes(whole)
+        penstock.configure(pools=pools)
+        await until_used(penstock, a, b)
+        await traffic.until(traffic.whole + 50)
+    assert not traffic.failed
