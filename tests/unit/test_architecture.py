@@ -24,6 +24,7 @@ ROOMS = (
     "telemetry",
     "tracing",
     "data",
+    "discovery",
     "reload",
     "admin",
     "process",
