@@ -38,6 +38,9 @@ _OF_API: Final = re.compile(r"/v1(/(chat|completions|embeddings|messages|models|
 NETWORK: Final = r"^[0-9a-fA-F.:]{2,45}(/[0-9]{1,3})?$"
 SECRET_CHARS_MAX: Final = 4096
 SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
+_LABELS: Final = r"[a-zA-Z0-9_-]{1,63}(\.[a-zA-Z0-9_-]{1,63}){0,30}\.?"
+DNS_NAME: Final = rf"^(https?://)?(_[a-zA-Z0-9-]{{1,62}}\._tcp\.{_LABELS}|{_LABELS}:[0-9]{{1,5}})$"
+SERVER: Final = r"^([0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}$"
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
 # Header lines, as they stand in a request: `name: value`.
 HEADER_LINES_MAX: Final = 16
@@ -76,6 +79,8 @@ SHAPES: Final = {
     NETWORK: "must be an address or a network such as 10.0.0.0/8 or fd00::/8",
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
     HEADER_LINES: f"must be 1 to {HEADER_LINES_MAX} lines `name: value` of visible ASCII",
+    DNS_NAME: "must be NAME:PORT such as vllm.llm.svc.cluster.local:8000, or _port._tcp.NAME",
+    SERVER: "must be an address and a port, such as 10.0.0.53:53 or [fd00::53]:53",
     DIGEST: "must be 64 hexadecimal digits",
     PATTERN: "must be 1 to 256 characters without spaces, with a * at the end only",
     PATH_PATTERN: "must be a path such as /v1/embeddings, with a * at the end only",
@@ -260,6 +265,8 @@ Digest = Annotated[SecretStr, AfterValidator(check_digest), _hidden(DIGEST)]
 Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]
 Network = Annotated[str, Field(pattern=NETWORK), AfterValidator(_network)]
+DnsName = Annotated[str, Field(pattern=DNS_NAME)]
+Server = Annotated[str, Field(pattern=SERVER)]
 Word = Annotated[str, Field(pattern=WORD)]
 Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
 Origin = Annotated[str, Field(pattern=ORIGIN)]

@@ -18,8 +18,9 @@ from typing import Final, Protocol
 from penstock.conf.discover import DiscoverSettings
 from penstock.conf.pools import BackendSettings, PoolSettings
 from penstock.conf.settings import Settings
-from penstock.proxy.discovery.file_source import FileSource, Unusable
-from penstock.proxy.discovery.found import Allowed, Found
+from penstock.proxy.discovery.dns_source import Cares, DnsSource
+from penstock.proxy.discovery.file_source import FileSource
+from penstock.proxy.discovery.found import Allowed, Found, Unusable
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,11 @@ class Source(Protocol):
 
 def source_of(settings: DiscoverSettings) -> tuple[str, Source]:
     """The kind of a source, for people, and the source."""
+    allowed = Allowed(settings.allow)
+    if settings.dns is not None:
+        return "dns", DnsSource(settings.dns, allowed, Cares(settings.resolver))
     assert settings.file is not None
-    return "file", FileSource(Path(settings.file), Allowed(settings.allow))
+    return "file", FileSource(Path(settings.file), allowed)
 
 
 @dataclass(slots=True)

@@ -12,14 +12,10 @@ from typing import Final
 
 from penstock.conf.document import UNREAD, read
 from penstock.conf.files import FileState, file_state, read_regular
-from penstock.proxy.discovery.found import Allowed, Found, entries_of, found
+from penstock.proxy.discovery.found import Allowed, Found, Unusable, entries_of, found
 
 LOOK_S: Final = 1.0
 FILE_BYTES_MAX: Final = 4_194_304
-
-
-class Unusable(Exception):
-    """Why a source told nothing. The text is for people."""
 
 
 def read_list(path: Path, allowed: Allowed) -> Found:

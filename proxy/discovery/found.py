@@ -39,6 +39,10 @@ class Found:
     whole: bool = False
 
 
+class Unusable(Exception):
+    """Why a source told nothing. The text is for people."""
+
+
 class Allowed:
     """Which addresses a source may name. Host names are judged by whoever listed them."""
 

@@ -1,11 +1,15 @@
-"""Backends from a file that changes while requests run."""
+"""Backends from a file and from names that change while requests run."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import dns.rcode
+
 from penstock.bench.sim.server import SimServer
+from tests.e2e.name_server import NameServer
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import CHAT, ask, stream
 from tests.e2e.traffic import DONE, Traffic
@@ -165,3 +169,61 @@ async def test_a_watched_configuration_is_reloaded_and_an_error_keeps_the_old_on
         await until_used(penstock, a, b)
         await traffic.until(traffic.whole + 50)
     assert not traffic.failed
+
+
+def named(server: NameServer, name: str) -> dict[str, Any]:
+    discover = {
+        "dns": name,
+        "resolver": f"127.0.0.1:{server.port}",
+        "allow": ["127.0.0.0/8"],
+    }
+    return {"discover": discover, "backends": []}
+
+
+async def test_names_that_change_and_fail_in_all_ways_lose_no_request(
+    simulate: Simulate, serve: Serve
+) -> None:
+    a, b, c, d = await simulate(4)
+    async with NameServer() as names:
+
+        def points_to(*servers: SimServer) -> None:
+            targets = [f"0 0 {each.port} localhost." for each in servers]
+            names.records = {("_http._tcp.vllm.test", "SRV"): targets}
+
+        points_to(a, b)
+        penstock = await serve([], ready=2, pool=named(names, "_http._tcp.vllm.test"))
+        async with Traffic(penstock.url) as traffic:
+            await traffic.until(50)
+            points_to(c, d)
+            await until_named(penstock, c, d)
+            names.records = {}
+            await penstock.until_logged("it lists no backend")
+            names.code = dns.rcode.SERVFAIL
+            await penstock.until_logged("is not resolved", 10)
+            names.silent = True
+            await asyncio.sleep(1)
+            names.silent, names.code = False, dns.rcode.NOERROR
+            await until_named(penstock, c, d)
+            points_to(b, c)
+            await until_named(penstock, b, c)
+            await traffic.until(traffic.whole + 50)
+    assert not traffic.failed
+
+
+async def test_all_addresses_of_a_name_are_backends(simulate: Simulate, serve: Serve) -> None:
+    (a,) = await simulate(1)
+    async with NameServer() as names:
+        names.records = {("vllm.test", "A"): [f"127.0.0.{n}" for n in range(1, 51)]}
+        penstock = await serve([], ready=1, pool=named(names, f"vllm.test:{a.port}"))
+        await penstock.until(lambda told: len(told) == 50, SEEN_S)
+
+
+async def until_named(penstock: Penstock, *servers: SimServer) -> None:
+    """As `until_used`, of targets that are names."""
+    wanted = {f"http://localhost:{each.port}" for each in servers}
+
+    def holds(told: list[dict[str, Any]]) -> bool:
+        used = [each for each in told if not each["removed"]]
+        return {each["url"] for each in used} == wanted and all(each["can_serve"] for each in used)
+
+    await penstock.until(holds, 12)

@@ -10,8 +10,7 @@ import pytest
 from penstock.conf.discover import DiscoverSettings
 from penstock.conf.settings import Settings
 from penstock.proxy.discovery.discovery import KEPT_S, Discovery, Source
-from penstock.proxy.discovery.file_source import Unusable
-from penstock.proxy.discovery.found import Allowed, Found, found
+from penstock.proxy.discovery.found import Allowed, Found, Unusable, found
 
 ANY = Allowed([])
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.proxy.discovery.file_source import FILE_BYTES_MAX, Unusable, read_list
-from penstock.proxy.discovery.found import Allowed
+from penstock.proxy.discovery.file_source import FILE_BYTES_MAX, read_list
+from penstock.proxy.discovery.found import Allowed, Unusable
 
 ANY = Allowed([])
 
