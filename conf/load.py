@@ -101,6 +101,8 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         key_file = draft.get((*at, "key_file"))
         if isinstance(key_file, str):
             doubt_open_file(draft, (*at, "key_file"), Path(key_file))
+    for at in pool_tls:
+        _doubt_missing(draft, (*at[:-1], "discover", "file"))
     for at, problem in doubts(settings):
         draft.doubt(at, problem)
     if path is not None:
@@ -167,6 +169,17 @@ def _report_unreadable(draft: Draft, at: KeyPath) -> None:
             draft.report(at, f"{shown(Path(name).name)} cannot be read: {error.strerror}")
         except ValueError:
             draft.report(at, "is not the name of a file")
+
+
+def _doubt_missing(draft: Draft, at: KeyPath) -> None:
+    """Warn of a file that may come later: it is looked for all the time."""
+    name = draft.get(at)
+    if isinstance(name, str):
+        try:
+            read_regular(Path(name), 0)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not the name of a file"
+            draft.doubt(at, f"{shown(Path(name).name)} cannot be read yet: {why}")
 
 
 def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:

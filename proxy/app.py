@@ -363,12 +363,13 @@ class App:
         settings = configuration.settings
         if settings.log.level != self.plane.settings.log.level:
             logging.getLogger().setLevel(settings.log.level.upper())
-        limits = self.plane.settings.limits
+        limits, size = self.plane.settings.limits, len(self.plane.fleet.backends)
         count_all(self.plane)  # in the pools and for the tenants that they were for
         self.plane.use(configuration)
-        if settings.limits != limits:
+        if settings.limits != limits or len(self.plane.fleet.backends) != size:
             with contextlib.suppress(OSError):  # too few for one client: keep the old number
                 self._fit_clients()
+        if settings.limits != limits:
             self._tell_of_descriptors()
             self.plane.memory.warn(settings.limits.body_bytes)
         self.monitor.use(

@@ -146,6 +146,16 @@ def test_what_may_be_meant_is_not_doubted(text: str, folder: Folder) -> None:
     )
 
 
+def test_a_list_of_backends_that_is_not_there_yet_is_told(folder: Folder) -> None:
+    text = "pools: [{name: a, discover: {file: found.yaml}}]\n" + LOCAL
+    assert folder.warnings(text) == [
+        'conf.yaml:1: pools[0].discover.file: "found.yaml" cannot be read yet:'
+        " No such file or directory"
+    ]
+    (folder.path / "found.yaml").write_text("[]")
+    assert not folder.warnings(text)
+
+
 @pytest.mark.parametrize(
     ("more", "doubted"),
     [
