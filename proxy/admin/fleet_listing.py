@@ -26,6 +26,7 @@ def describe(
     verdict: str | None = None,
     newcomer: dict[str, object] | None = None,
     found: dict[str, object] | None = None,
+    servers: int = 1,
     removed: bool = False,
 ) -> dict[str, object]:
     """State, load and speed of one backend, as JSON.
@@ -33,8 +34,8 @@ def describe(
     `lately`: its last minutes, None if it had no request yet. `pace`: how many times as long as its
     peers it takes, if that is known. `verdict`: what the sentence for its pool says of it, if that
     is about this backend. `newcomer`: how it is judged if it is new. `found`: which source told it,
-    and since when. None: it is listed. `removed`: it is in the configuration no more, and requests
-    still run there.
+    and since when. None: it is listed. `servers`: how many its name stands for. `removed`: it is in
+    the configuration no more, and requests still run there.
     """
     backend.advance(now_s)
     slow_start = backend.slow_start
@@ -48,6 +49,7 @@ def describe(
         "admin_state": backend.admin_state,
         "removed": removed,
         "found": found,
+        "servers": servers,
         "can_serve": not removed and backend.can_serve,
         "weight": backend.weight,
         "share": round(slow_start.share(now_s), 3) if slow_start is not None else 1.0,
@@ -174,6 +176,7 @@ class FleetListing:
     def described(self, backend: Backend, *, removed: bool = False) -> dict[str, object]:
         """One backend, now."""
         counts = self._plane.metrics.of(backend.pool).backends.get(backend.name)
+        connections = self._plane.connections.get(backend.name)
         return describe(
             backend,
             self._monitor.last_probes(backend),
@@ -184,5 +187,6 @@ class FleetListing:
             verdict=self._verdicts.accuses(backend),
             newcomer=self._plane.newcomers.told(backend),
             found=self._discovery.origin(backend.pool, backend.name),
+            servers=connections.host.servers if connections is not None else 1,
             removed=removed,
         )

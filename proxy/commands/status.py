@@ -51,9 +51,9 @@ def told_of(proxy: Mapping[str, Any]) -> list[str]:
 
 def _source(told: Mapping[str, Any]) -> str:
     """A source that does not tell the backends of its pool."""
-    kept = f"its list of {told['backends']} backends from {age(told['age_s'])} ago stays"
-    if told["age_s"] is None:
-        kept = "it has told no backend yet"
+    kept = "it has told no backend yet"
+    if told["age_s"] is not None:
+        kept = f"its list of {told['backends']} backends from {age(told['age_s'])} ago stays"
     return f"Discovery of pool {told['pool']} by {told['source']}: {told['problem']}; {kept}."
 
 
@@ -205,7 +205,7 @@ def _lines(
         lines += slo_lines(client.slos())
     lines += ["", _count_of(backends), *set_aside(backends)]
     lines += table(backends, get_terminal_size((0, 0)).columns).split("\n")
-    notes = ejected_of(backends) + unlisted_of(backends)
+    notes = ejected_of(backends) + unlisted_of(backends) + several_of(backends)
     return [*lines, "", *notes] if notes else lines
 
 
@@ -267,6 +267,16 @@ def unlisted_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
         " `pools[].models`."
         for pool, models in serving.items()
         if not models
+    ]
+
+
+def several_of(backends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines on names that stand for several servers: connections go to one address only."""
+    return [
+        f"{each['name']}: its name has {each['servers']} addresses, and all requests go to one."
+        " Let the pool find them: discover: {dns: NAME:PORT}."
+        for each in backends
+        if each.get("servers", 1) > 1
     ]
 
 

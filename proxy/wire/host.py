@@ -18,7 +18,7 @@ import errno
 import logging
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from math import inf
@@ -219,6 +219,11 @@ class Host:
         if not self._addresses:
             raise OSError("the name has no address")
         return self._addresses
+
+    @property
+    def servers(self) -> int:
+        """How many addresses of one family the name has: probably as many servers."""
+        return max(Counter(":" in each for each in self._addresses).values(), default=0)
 
     async def _first(self, looking: asyncio.Task[None]) -> None:
         """Wait until a lookup has ended or takes too long."""

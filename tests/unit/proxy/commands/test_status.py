@@ -16,6 +16,7 @@ from penstock.proxy.commands.status import (
     ejected_of,
     proxy_lines,
     set_aside,
+    several_of,
     told_of,
     unlisted_of,
     watch,
@@ -91,6 +92,24 @@ def test_a_fleet_that_the_operator_took_out_tells_how_to_go_on() -> None:
     assert set_aside(fleet) == [said]
     fleet[1]["can_serve"] = True
     assert set_aside(fleet) == []
+
+
+def test_a_name_that_stands_for_several_servers_is_told_with_the_remedy() -> None:
+    fleet = [{"name": f"gpu-{at}", "servers": at} for at in (0, 1, 2)]
+    (line,) = several_of([*fleet, {"name": "of an older version"}])
+    assert line.startswith("gpu-2: its name has 2 addresses, and all requests go to one.")
+    assert "discover: {dns: NAME:PORT}" in line
+
+
+@pytest.mark.parametrize(
+    ("age_s", "kept"),
+    [(None, "it has told no backend yet"), (75.0, "its list of 3 backends from 1 min ago stays")],
+)
+def test_a_source_that_fails_is_told_with_what_stays(age_s: float | None, kept: str) -> None:
+    told = {"pool": "chat", "source": "dns", "backends": 3, "age_s": age_s}
+    (line,) = told_of(PROXY | {"waiting": {}, "discovery": [told | {"problem": "SERVFAIL"}]})
+    assert line == f"Discovery of pool chat by dns: SERVFAIL; {kept}."
+    assert not told_of(PROXY | {"waiting": {}, "discovery": [told | {"problem": None}]})
 
 
 async def test_a_pool_whose_models_nobody_tells_is_named_with_the_remedy() -> None:

@@ -75,6 +75,21 @@ async def test_a_name_is_looked_up_again_in_time() -> None:
     assert (names.asked, names.host.epoch) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("found", "servers"),
+    [
+        (["10.0.0.1"], 1),
+        (["10.0.0.1", "fd00::1"], 1),  # one server of two families
+        (["10.0.0.1", "10.0.0.2", "fd00::1"], 2),
+    ],
+)
+async def test_addresses_of_one_family_are_several_servers(found: list[str], servers: int) -> None:
+    names = Service(*found)
+    assert names.host.servers == 0
+    await names.after(0)
+    assert names.host.servers == servers
+
+
 async def test_nobody_waits_for_a_second_lookup() -> None:
     names = Service("10.0.0.1")
     await names.after(0)
