@@ -4,7 +4,50 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from penstock.conf.kinds import RELATIVE, DnsName, FilePath, Networks, Section, Server
+from penstock.conf.kinds import (
+    RELATIVE,
+    BackendUrl,
+    DnsName,
+    FilePath,
+    Name,
+    Networks,
+    PortNumber,
+    Section,
+    Selector,
+    Server,
+)
+
+
+class KubernetesSettings(Section):
+    """Which pods of a cluster are backends: those of a Service, or those with some labels."""
+
+    namespace: Name | None = Field(
+        default=None, description="Namespace of the Service or the pods. null: penstock's own."
+    )
+    service: Name | None = Field(
+        default=None,
+        description="Name of a Service: its endpoints are the backends. The role needs get, list"
+        " and watch on endpointslices of discovery.k8s.io. null: pods by `selector`.",
+    )
+    selector: Selector | None = Field(
+        default=None,
+        description="Labels of the pods, such as `app=vllm,model=llama`. The role needs get, list"
+        " and watch on pods. The label penstock/weight is a pod's weight. null: a Service.",
+    )
+    port: PortNumber | Name | None = Field(
+        default=None, description="Number or name of the port. null: the first one that is told."
+    )
+    api_url: BackendUrl | None = Field(
+        default=None,
+        description="The API server, such as http://127.0.0.1:8001 of `kubectl proxy`. null: that"
+        " of the cluster in which penstock runs.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if (self.service is None) == (self.selector is None):
+            raise ValueError("give either service or selector")
+        return self
 
 
 class DiscoverSettings(Section):
@@ -22,6 +65,9 @@ class DiscoverSettings(Section):
         " _http._tcp.vllm.llm.svc.cluster.local. It must be a full name: no search domain is added."
         " With https:// before it the backends are https. null: none.",
     )
+    kubernetes: KubernetesSettings | None = Field(
+        default=None, description="Pods of a Kubernetes cluster. null: none."
+    )
     resolver: Server | None = Field(
         default=None,
         description="DNS server that is asked, such as 127.0.0.1:8600. null: the system's.",
@@ -34,6 +80,6 @@ class DiscoverSettings(Section):
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
-        if (self.file is None) == (self.dns is None):
-            raise ValueError("name one source: file or dns")
+        if [self.file, self.dns, self.kubernetes].count(None) != 2:
+            raise ValueError("name one source: file, dns or kubernetes")
         return self

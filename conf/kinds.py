@@ -40,6 +40,7 @@ SECRET_CHARS_MAX: Final = 4096
 SECRET: Final = rf"^[!-~]{{1,{SECRET_CHARS_MAX}}}$"
 _LABELS: Final = r"[a-zA-Z0-9_-]{1,63}(\.[a-zA-Z0-9_-]{1,63}){0,30}\.?"
 DNS_NAME: Final = rf"^(https?://)?(_[a-zA-Z0-9-]{{1,62}}\._tcp\.{_LABELS}|{_LABELS}:[0-9]{{1,5}})$"
+SELECTOR: Final = r"^[a-zA-Z0-9!][a-zA-Z0-9._/=!,() -]{0,511}$"
 SERVER: Final = r"^([0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}$"
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
 # Header lines, as they stand in a request: `name: value`.
@@ -80,6 +81,7 @@ SHAPES: Final = {
     SECRET: f"must be 1 to {SECRET_CHARS_MAX} characters of visible ASCII without spaces",
     HEADER_LINES: f"must be 1 to {HEADER_LINES_MAX} lines `name: value` of visible ASCII",
     DNS_NAME: "must be NAME:PORT such as vllm.llm.svc.cluster.local:8000, or _port._tcp.NAME",
+    SELECTOR: "must be labels such as app=vllm,model=llama",
     SERVER: "must be an address and a port, such as 10.0.0.53:53 or [fd00::53]:53",
     DIGEST: "must be 64 hexadecimal digits",
     PATTERN: "must be 1 to 256 characters without spaces, with a * at the end only",
@@ -265,6 +267,7 @@ Digest = Annotated[SecretStr, AfterValidator(check_digest), _hidden(DIGEST)]
 Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]
 Network = Annotated[str, Field(pattern=NETWORK), AfterValidator(_network)]
+Selector = Annotated[str, Field(pattern=SELECTOR)]
 DnsName = Annotated[str, Field(pattern=DNS_NAME)]
 Server = Annotated[str, Field(pattern=SERVER)]
 Word = Annotated[str, Field(pattern=WORD)]
@@ -282,6 +285,7 @@ CertificateName = Annotated[str, Field(pattern=CERTIFICATE_NAME), AfterValidator
 FilePath = Annotated[str, Field(min_length=1)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+PortNumber = Annotated[int, Field(ge=1, le=65535)]
 # Beyond this number a float does not count every integer.
 AMOUNT_MAX: Final = 2**53  # JSON's numbers are exact up to here
 Amount = Annotated[int, Field(ge=1, le=AMOUNT_MAX)]

@@ -12,15 +12,18 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from time import time
 from typing import Final, Protocol
 
 from penstock.conf.discover import DiscoverSettings
 from penstock.conf.pools import BackendSettings, PoolSettings
 from penstock.conf.settings import Settings
+from penstock.proxy.discovery.cluster import Cluster
 from penstock.proxy.discovery.dns_source import Cares, DnsSource
 from penstock.proxy.discovery.file_source import FileSource
-from penstock.proxy.discovery.found import Allowed, Found, Unusable
+from penstock.proxy.discovery.found import Allowed, Entries, Found, Unusable
+from penstock.proxy.discovery.kubernetes import KubernetesSource
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +45,14 @@ class Source(Protocol):
 
 def source_of(settings: DiscoverSettings) -> tuple[str, Source]:
     """The kind of a source, for people, and the source."""
-    allowed = Allowed(settings.allow)
+    entries, kubernetes = Entries(Allowed(settings.allow)), settings.kubernetes
+    if kubernetes is not None:
+        cluster = Cluster(kubernetes.api_url)
+        return "kubernetes", KubernetesSource(kubernetes, entries, cluster, Random())
     if settings.dns is not None:
-        return "dns", DnsSource(settings.dns, allowed, Cares(settings.resolver))
+        return "dns", DnsSource(settings.dns, entries, Cares(settings.resolver))
     assert settings.file is not None
-    return "file", FileSource(Path(settings.file), allowed)
+    return "file", FileSource(Path(settings.file), entries)
 
 
 @dataclass(slots=True)

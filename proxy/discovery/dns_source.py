@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, Protocol
 
-from penstock.proxy.discovery.found import Allowed, Found, Unusable, found
+from penstock.proxy.discovery.found import Entries, Found, Unusable
 
 # However long an answer is valid, it is asked for again after so long: at least, and at most.
 LEAST_S: Final = 1.0
@@ -78,10 +78,10 @@ class Cares:
 class DnsSource:
     """Tells what a name stands for: `NAME:PORT`, or `_port._tcp.NAME`, after `https://` or not."""
 
-    def __init__(self, name: str, allowed: Allowed, resolver: Resolver) -> None:
+    def __init__(self, name: str, entries: Entries, resolver: Resolver) -> None:
         self._scheme = "https" if name.startswith("https://") else "http"
         self._name = name.partition("://")[2] or name
-        self._allowed = allowed
+        self._entries = entries
         self._resolver = resolver
         self._kinds: set[str] = set()  # those that had records in the last list
 
@@ -117,7 +117,7 @@ class DnsSource:
             for each in answered.values()
             for value in each.values
         ]
-        return found(entries, self._allowed), min(MOST_S, max(LEAST_S, rest_s))
+        return self._entries.found(entries), min(MOST_S, max(LEAST_S, rest_s))
 
     async def _ask(self, name: str, kind: str) -> Records | Unanswered:
         try:

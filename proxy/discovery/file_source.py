@@ -12,13 +12,13 @@ from typing import Final
 
 from penstock.conf.document import UNREAD, read
 from penstock.conf.files import FileState, file_state, read_regular
-from penstock.proxy.discovery.found import Allowed, Found, Unusable, entries_of, found
+from penstock.proxy.discovery.found import Entries, Found, Unusable, entries_of
 
 LOOK_S: Final = 1.0
 FILE_BYTES_MAX: Final = 4_194_304
 
 
-def read_list(path: Path, allowed: Allowed) -> Found:
+def read_list(path: Path, entries: Entries) -> Found:
     """The backends that a file lists. Raises Unusable."""
     try:
         content = read_regular(path, FILE_BYTES_MAX + 1)
@@ -34,7 +34,7 @@ def read_list(path: Path, allowed: Allowed) -> Found:
         fault = document.faults[0]
         raise Unusable(f"{path.name}, line {fault.line}: {fault.problem}")
     try:
-        return found(entries_of(document.tree), allowed)
+        return entries.found(entries_of(document.tree))
     except ValueError as error:
         raise Unusable(f"{path.name}: {error}") from None
 
@@ -42,9 +42,9 @@ def read_list(path: Path, allowed: Allowed) -> Found:
 class FileSource:
     """Tells what a file lists, each time when it has changed."""
 
-    def __init__(self, path: Path, allowed: Allowed, look_s: float = LOOK_S) -> None:
+    def __init__(self, path: Path, entries: Entries, look_s: float = LOOK_S) -> None:
         self._path = path
-        self._allowed = allowed
+        self._entries = entries
         self._look_s = look_s
 
     async def watch(self, tell: Callable[[Found | Unusable], None]) -> None:
@@ -62,6 +62,6 @@ class FileSource:
 
     def _read(self) -> Found | Unusable:
         try:
-            return read_list(self._path, self._allowed)
+            return read_list(self._path, self._entries)
         except Unusable as error:
             return error

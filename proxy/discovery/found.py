@@ -64,46 +64,67 @@ class Allowed:
         return "its address is link-local" if address.is_link_local else ""
 
 
-def found(entries: Iterable[object], allowed: Allowed, *, whole: bool = False) -> Found:
-    """Check the entries of an answer."""
-    backends: dict[str, BackendSettings] = {}
-    names: set[str] = set()
-    faults: list[str] = []
-    for number, entry in enumerate(entries, 1):
-        if number > BACKENDS_MAX:
-            faults.append(f"there are more than {BACKENDS_MAX:,} entries: the rest is left out")
-            break
-        checked = _checked(entry, allowed)
-        if isinstance(checked, str):
-            faults.append(f"entry {number} is left out: {checked}")
-        elif checked.url in backends:
-            continue  # an address may be in two lists
-        elif checked.name in names:
-            faults.append(f"entry {number} is left out: the name {checked.name} is taken")
-        else:
-            names.add(checked.name)
-            backends[checked.url] = checked
-    return Found(tuple(backends.values()), tuple(faults), whole)
+class Entries:
+    """Checks the entries of one source. What it knows it need not check again."""
 
+    def __init__(self, allowed: Allowed) -> None:
+        self._allowed = allowed
+        self._known: dict[tuple[tuple[str, object], ...], BackendSettings] = {}
 
-def _checked(entry: object, allowed: Allowed) -> BackendSettings | str:
-    """The backend that an entry describes, or why there is none."""
-    if isinstance(entry, str):
-        entry = {"url": entry}
-    if not isinstance(entry, dict):
-        return "it must be a mapping with a url, or a URL"
-    unknown = sorted(str(key)[:40] for key in entry.keys() - KEYS)
-    if unknown:
-        return f"it may have {', '.join(sorted(KEYS))}, not {unknown[0]!r}"
-    url = entry.get("url")
-    if not isinstance(url, str):
-        return "it must have a url, which is text"
-    try:
-        backend = BackendSettings.model_validate({"name": name_of(url)} | entry)
-    except ValidationError as refusal:
-        path, problem = next(iter(complaints(refusal, lambda path: None)))
-        return f"{'.'.join(map(str, path))} {problem}"
-    return allowed.why_not(urlsplit(backend.url).hostname or "") or backend
+    def found(self, entries: Iterable[object], *, whole: bool = False) -> Found:
+        """The backends of an answer."""
+        backends: dict[str, BackendSettings] = {}
+        names: set[str] = set()
+        faults: list[str] = []
+        for number, entry in enumerate(entries, 1):
+            if number > BACKENDS_MAX:
+                faults.append(f"there are more than {BACKENDS_MAX:,} entries: the rest is left out")
+                break
+            checked = self._checked(entry)
+            if isinstance(checked, str):
+                faults.append(f"entry {number} is left out: {checked}")
+            elif checked.url in backends:
+                continue  # an address may be in two lists
+            elif checked.name in names:
+                faults.append(f"entry {number} is left out: the name {checked.name} is taken")
+            else:
+                names.add(checked.name)
+                backends[checked.url] = checked
+        return Found(tuple(backends.values()), tuple(faults), whole)
+
+    def _checked(self, entry: object) -> BackendSettings | str:
+        """The backend that an entry describes, or why there is none."""
+        if isinstance(entry, str):
+            entry = {"url": entry}
+        if not isinstance(entry, dict):
+            return "it must be a mapping with a url, or a URL"
+        try:
+            key = tuple(entry.items())
+            known = self._known.get(key)
+        except TypeError:  # nonsense cannot be remembered
+            return self._read(entry)
+        if known is not None:
+            return known
+        checked = self._read(entry)
+        if isinstance(checked, BackendSettings):
+            if len(self._known) >= 2 * BACKENDS_MAX:
+                self._known.clear()
+            self._known[key] = checked
+        return checked
+
+    def _read(self, entry: dict[str, object]) -> BackendSettings | str:
+        unknown = sorted(str(key)[:40] for key in entry.keys() - KEYS)
+        if unknown:
+            return f"it may have {', '.join(sorted(KEYS))}, not {unknown[0]!r}"
+        url = entry.get("url")
+        if not isinstance(url, str):
+            return "it must have a url, which is text"
+        try:
+            backend = BackendSettings.model_validate({"name": name_of(url)} | entry)
+        except ValidationError as refusal:
+            path, problem = next(iter(complaints(refusal, lambda path: None)))
+            return f"{'.'.join(map(str, path))} {problem}"
+        return self._allowed.why_not(urlsplit(backend.url).hostname or "") or backend
 
 
 def name_of(url: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import dns.rcode
 
 from penstock.bench.sim.server import SimServer
+from tests.e2e.api_server import ApiServer, endpoint_slice
 from tests.e2e.name_server import NameServer
 from tests.e2e.process import Penstock, Serve, Simulate
 from tests.e2e.request import CHAT, ask, stream
@@ -227,3 +228,80 @@ async def until_named(penstock: Penstock, *servers: SimServer) -> None:
         return {each["url"] for each in used} == wanted and all(each["can_serve"] for each in used)
 
     await penstock.until(holds, 12)
+
+
+def of_pods(*servers: SimServer, ready: bool = True) -> list[dict[str, Any]]:
+    """Slices of the pods of a Service, each with a port of its own."""
+    return [
+        endpoint_slice(
+            f"vllm-{each.port}",
+            "vllm",
+            {
+                "addresses": ["127.0.0.1"],
+                "conditions": {"ready": ready, "serving": True, "terminating": not ready},
+                "targetRef": {"kind": "Pod", "name": f"pod-{each.port}"},
+            },
+            port=each.port,
+        )
+        for each in servers
+    ]
+
+
+def in_cluster(api: ApiServer) -> dict[str, Any]:
+    kubernetes = {"api_url": api.url, "namespace": "llm", "service": "vllm"}
+    discover = {"kubernetes": kubernetes, "allow": ["127.0.0.0/8"]}
+    return {"discover": discover, "backends": []}
+
+
+async def test_endpoints_of_a_service_are_followed_through_every_fault(
+    simulate: Simulate, serve: Serve
+) -> None:
+    a, b, c, d = await simulate(4)
+    async with ApiServer() as api:
+        await api.put(*of_pods(a, b), endpoint_slice("other", "another"))
+        penstock = await serve([], ready=2, pool=in_cluster(api))
+        told = {each["name"] for each in await penstock.backends()}
+        assert told == {f"pod-{a.port}", f"pod-{b.port}"}
+        async with Traffic(penstock.url) as traffic:
+            await traffic.until(50)
+            await api.put(*of_pods(c))
+            await until_used(penstock, a, b, c)
+            await api.put(*of_pods(a, ready=False))  # it terminates: no new request
+            await until_used(penstock, b, c)
+            await api.bookmark()
+            await api.cut()
+            await api.delete(f"vllm-{b.port}")
+            await until_used(penstock, c)
+            await api.cut(midway=True)
+            await api.put(*of_pods(d))
+            await until_used(penstock, c, d)
+            for _ in range(2):  # 410 as a status, and as an event
+                api.oldest = api.version + 2
+                await api.cut()
+                await api.put(*of_pods(a), *of_pods(a))
+                await until_used(penstock, a, c, d)
+                await api.delete(f"vllm-{a.port}")
+                await until_used(penstock, c, d)
+            await traffic.until(traffic.whole + 50)
+        assert not traffic.failed
+        for server in (c, d):
+            await api.delete(f"vllm-{server.port}")
+        await penstock.until(lambda listing: not listing, SEEN_S)  # its list is whole
+
+
+async def test_a_right_that_is_missing_is_told_and_the_last_list_stays(
+    simulate: Simulate, serve: Serve
+) -> None:
+    (a,) = await simulate(1)
+    async with ApiServer() as api:
+        await api.put(*of_pods(a))
+        api.refuses = 403
+        penstock = await serve([], ready=0, pool=in_cluster(api))
+        await penstock.until_logged("403: forbidden: cannot list")
+        assert (await ask(penstock, PATH, CHAT)).status == 503
+        api.refuses = 0
+        await until_used(penstock, a)
+        api.refuses = 403
+        await api.cut()
+        await penstock.until_logged("the last list stays, of 1", 10)
+        assert (await ask(penstock, PATH, CHAT)).status == 200

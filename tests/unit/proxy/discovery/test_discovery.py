@@ -10,9 +10,9 @@ import pytest
 from penstock.conf.discover import DiscoverSettings
 from penstock.conf.settings import Settings
 from penstock.proxy.discovery.discovery import KEPT_S, Discovery, Source
-from penstock.proxy.discovery.found import Allowed, Found, Unusable, found
+from penstock.proxy.discovery.found import Allowed, Entries, Found, Unusable
 
-ANY = Allowed([])
+ANY = Entries(Allowed([]))
 
 
 class Scripted:
@@ -62,7 +62,7 @@ class Stage:
         await self.discovery.start(self._swapped, within_s=0.0)
 
     async def tells(self, file: str, *entries: object, whole: bool = False) -> None:
-        self.sources[file].tell(found(entries, ANY, whole=whole))
+        self.sources[file].tell(ANY.found(entries, whole=whole))
         await turns()
 
     async def fails(self, file: str, why: str = "gone") -> None:

@@ -10,7 +10,7 @@ from penstock.proxy.discovery.dns_source import (
     Records,
     Unanswered,
 )
-from penstock.proxy.discovery.found import Allowed, Found, Unusable
+from penstock.proxy.discovery.found import Allowed, Entries, Found, Unusable
 
 
 class Zone:
@@ -34,7 +34,7 @@ async def urls(source: DnsSource) -> list[str]:
     return [each.url for each in told.backends]
 
 
-ANY = Allowed([])
+ANY = Entries(Allowed([]))
 BOTH = {"A": Records(("10.0.0.1", "10.0.0.2"), 5.0), "AAAA": Records(("fd00::1",), 7.0)}
 
 

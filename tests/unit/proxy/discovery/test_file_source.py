@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from penstock.proxy.discovery.file_source import FILE_BYTES_MAX, read_list
-from penstock.proxy.discovery.found import Allowed, Unusable
+from penstock.proxy.discovery.found import Allowed, Entries, Unusable
 
-ANY = Allowed([])
+ANY = Entries(Allowed([]))
 
 
 def test_yaml_and_json_are_read(tmp_path: Path) -> None:

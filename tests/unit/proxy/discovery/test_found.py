@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from penstock.proxy.discovery.found import BACKENDS_MAX, Allowed, entries_of, found, name_of
+from penstock.proxy.discovery.found import BACKENDS_MAX, Allowed, Entries, entries_of, name_of
 
-ANY = Allowed([])
+ANY = Entries(Allowed([]))
 
 
 def test_an_entry_is_a_url_or_has_the_keys_of_a_backend() -> None:
-    told = found(
-        ["http://10.0.0.1:8000", {"name": "b", "url": "http://10.0.0.2:8000/", "weight": 2.0}], ANY
+    told = ANY.found(
+        ["http://10.0.0.1:8000", {"name": "b", "url": "http://10.0.0.2:8000/", "weight": 2.0}]
     )
     assert [(each.name, each.url, each.weight) for each in told.backends] == [
         ("10.0.0.1-8000", "http://10.0.0.1:8000", 1.0),
@@ -34,7 +34,7 @@ def test_an_entry_is_a_url_or_has_the_keys_of_a_backend() -> None:
     ],
 )
 def test_nonsense_loses_its_own_entry(entry: Any, why: str) -> None:
-    told = found([entry, "http://10.0.0.9:8000"], ANY)
+    told = ANY.found([entry, "http://10.0.0.9:8000"])
     assert [each.name for each in told.backends] == ["10.0.0.9-8000"]
     (fault,) = told.faults
     assert fault.startswith("entry 1 is left out: ")
@@ -43,13 +43,13 @@ def test_nonsense_loses_its_own_entry(entry: Any, why: str) -> None:
 
 
 def test_an_address_that_is_told_twice_counts_once() -> None:
-    told = found(["http://10.0.0.1:80", {"url": "http://10.0.0.1:80", "name": "again"}], ANY)
+    told = ANY.found(["http://10.0.0.1:80", {"url": "http://10.0.0.1:80", "name": "again"}])
     assert [each.name for each in told.backends] == ["10.0.0.1-80"]
     assert not told.faults
 
 
 def test_a_name_that_two_entries_have_goes_to_the_first() -> None:
-    told = found([{"name": "a", "url": f"http://10.0.0.{n}"} for n in (1, 2)], ANY)
+    told = ANY.found([{"name": "a", "url": f"http://10.0.0.{n}"} for n in (1, 2)])
     assert [each.url for each in told.backends] == ["http://10.0.0.1"]
     assert "taken" in told.faults[0]
 
@@ -73,7 +73,7 @@ def test_a_name_that_two_entries_have_goes_to_the_first() -> None:
     ],
 )
 def test_which_addresses_are_taken(networks: list[str], url: str, taken: bool) -> None:
-    assert bool(found([url], Allowed(networks)).backends) is taken
+    assert bool(Entries(Allowed(networks)).found([url]).backends) is taken
 
 
 def test_names_are_bounded_and_stay_apart() -> None:
@@ -85,7 +85,7 @@ def test_names_are_bounded_and_stay_apart() -> None:
 
 
 def test_there_may_be_as_many_as_a_pool_may_list() -> None:
-    told = found([f"http://10.0.{n // 250}.{n % 250}:80" for n in range(BACKENDS_MAX + 2)], ANY)
+    told = ANY.found([f"http://10.0.{n // 250}.{n % 250}:80" for n in range(BACKENDS_MAX + 2)])
     assert len(told.backends) == BACKENDS_MAX
     assert told.faults == ("there are more than 4,096 entries: the rest is left out",)
 

@@ -1,0 +1,157 @@
+"""Backends of a Kubernetes cluster: the endpoints of a Service, or the pods with some labels.
+
+A pod that is ready and does not terminate is a backend. Its name is the pod's, so one that takes
+over an address is another backend. The server's list is whole: when it is empty, so is the pool.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import quote
+
+from penstock.conf.discover import KubernetesSettings
+from penstock.proxy.discovery.cluster import Cluster, NoCluster
+from penstock.proxy.discovery.found import Entries, Entry, Found, Unusable
+from penstock.proxy.discovery.list_watch import Items, ListWatch
+
+# Changes of so long are told together.
+TOGETHER_S: Final = 0.1
+SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
+PODS: Final = "/api/v1/namespaces/{}/pods"
+SERVICE_LABEL: Final = "kubernetes.io/service-name"
+WEIGHT_LABEL: Final = "penstock/weight"
+
+Told = Mapping[str, Any]
+
+
+def of_slice(told: Told, port: int | str | None) -> Iterator[Entry]:
+    """The backends of an EndpointSlice. What is not told is ready (API conventions)."""
+    number = _port_of(told.get("ports") or (), port, "port")
+    for endpoint in (told.get("endpoints") or ()) if number else ():
+        conditions = endpoint.get("conditions") or {}
+        target = endpoint.get("targetRef") or {}
+        ready = conditions.get("ready") is not False and not conditions.get("terminating")
+        if ready and endpoint.get("addresses"):
+            yield _entry(endpoint["addresses"][0], number, target.get("name"))
+
+
+def of_pod(told: Told, port: int | str | None) -> Iterator[Entry]:
+    """The backend of a pod, if it is ready and does not terminate."""
+    metadata, status = told["metadata"], told.get("status") or {}
+    conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    ports = [
+        each
+        for container in told.get("spec", {}).get("containers") or ()
+        for each in container.get("ports") or ()
+    ]
+    number = _port_of(ports, port, "containerPort")
+    ends = metadata.get("deletionTimestamp") is not None
+    if ends or conditions.get("Ready") != "True" or not status.get("podIP") or not number:
+        return
+    entry = _entry(status["podIP"], number, metadata["name"])
+    weight = (metadata.get("labels") or {}).get(WEIGHT_LABEL)
+    yield entry if weight is None else {**entry, "weight": _number(weight)}
+
+
+def _port_of(ports: Any, wanted: int | str | None, key: str) -> int | None:
+    """The number of the port. None: there is none of this name."""
+    if isinstance(wanted, int):
+        return wanted
+    named = [each for each in ports if wanted is None or each.get("name") == wanted]
+    return named[0].get(key) if named else None
+
+
+def _entry(address: str, port: int | None, name: str | None) -> dict[str, object]:
+    host = f"[{address}]" if ":" in address else address
+    entry: dict[str, object] = {"url": f"http://{host}:{port}"}
+    return entry | {"name": name[:63]} if name else entry
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text  # the entry is left out, with a reason
+
+
+class KubernetesSource:
+    """Tells the backends of a Service, or of pods with some labels."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        entries: Entries,
+        cluster: Cluster,
+        rng: Random,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._rng = rng
+        self._now = now
+        self._entries = entries
+        # Of each object that was read: as the server told it, and its backends.
+        self._read: dict[str, tuple[Told, tuple[Entry, ...]]] = {}
+
+    async def watch(self, tell: Callable[[Found | Unusable], None]) -> None:
+        """Tell them, until it is cancelled."""
+        news = asyncio.Event()
+        latest: list[Items] = []
+
+        def changed(items: Items) -> None:
+            latest[:] = [items]
+            news.set()
+
+        telling = asyncio.create_task(self._tell_on(news, latest, tell))
+        try:
+            while True:
+                try:
+                    path, query = self._asked()
+                    break
+                except NoCluster as error:
+                    tell(Unusable(str(error)))
+                    await asyncio.sleep(30.0)
+            await ListWatch(
+                self._cluster,
+                *(path, query, changed, lambda why: tell(Unusable(why)), self._rng, self._now),
+            ).follow()
+        finally:
+            telling.cancel()
+            await self._cluster.close()
+
+    def _asked(self) -> tuple[str, dict[str, str]]:
+        settings = self._settings
+        namespace = quote(settings.namespace or self._cluster.namespace())
+        if settings.service is not None:
+            return SLICES.format(namespace), {
+                "labelSelector": f"{SERVICE_LABEL}={settings.service}"
+            }
+        assert settings.selector is not None
+        return PODS.format(namespace), {"labelSelector": settings.selector}
+
+    async def _tell_on(
+        self,
+        news: asyncio.Event,
+        latest: list[Items],
+        tell: Callable[[Found | Unusable], None],
+    ) -> None:
+        while True:
+            await news.wait()
+            news.clear()
+            tell(self._found(latest[0]))
+            await asyncio.sleep(TOGETHER_S)
+
+    def _found(self, items: Items) -> Found:
+        """What these objects tell. Only those that have changed are read."""
+        read_one = of_slice if self._settings.service is not None else of_pod
+        read = {}
+        for name, told in items.items():
+            known = self._read.get(name)
+            if known is None or known[0] is not told:
+                known = told, tuple(read_one(told, self._settings.port))
+            read[name] = known
+        self._read = read
+        entries = [entry for _, entries in read.values() for entry in entries]
+        return self._entries.found(entries, whole=True)
