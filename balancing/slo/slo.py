@@ -45,7 +45,10 @@ def because(objective: Objective, latencies: Latencies | None, now_s: float) -> 
     if limit.kind == "percentile" and latencies is not None:
         kind, target_s = goal.targets[0]
         took_s = latencies.percentile_s(goal.share)
-        took = "over an hour" if took_s is None or took_s == inf else f"up to {took_s:.3g} s"
+        took = "over an hour"
+        if took_s is not None and took_s < inf:
+            near = f"{took_s:.3g}" == f"{target_s:g}"  # and yet above it
+            took = f"up to {took_s:.5g} s" if near else f"up to {took_s:.3g} s"
         return (
             f"{100.0 * goal.share:g}% of {_TIMED[kind]} took {took} in the last hour, "
             f"{target_s:g} s is asked for{_eases(objective)}"

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.speed.estimates import FADE
-from penstock.balancing.speed.recent_pace import ENOUGH, KEPT, QUICKEST, RecentPace
+from penstock.balancing.speed.recent_pace import KEPT, QUICKEST, RecentPace
 
 # Two equal engines that answer in milliseconds measured up to 40 % apart on a busy machine. GPUs of
 # two generations differ by a factor of two or more.
@@ -75,13 +75,10 @@ class Pace(NamedTuple):
 ALIKE: Final = Pace()
 
 
-def compare(
-    backends: Sequence[Backend], ordinary_s: float, now_s: float, least: int = ENOUGH
-) -> Speeds:
-    """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes.
-    `least`: how many answers are enough for the exception."""
+def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Speeds:
+    """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes."""
     measured = [each for each in backends if each.measured(now_s)]
-    slow = _slow(measured, _prefills, least)
+    slow = _slow(measured, _prefills)
     known = [
         each
         for each in _generating(measured)
@@ -94,7 +91,7 @@ def compare(
     work = ordinary_s / mean_s
     prefill = _grouped(known, [each.prefill_speed.expect_s(work) for each in known]) | slow
 
-    slow = _slow(measured, _decodes, least)
+    slow = _slow(measured, _decodes)
     known = _believable(
         [each for each in measured if each.decode_speed.weight >= WEIGHT_MIN and each not in slow]
     )
@@ -122,19 +119,23 @@ def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend,
     the others each of them takes.
 
     A comparison takes time by the square of their number. So in a large pool each is compared with
-    some PEERS_MAX others, and the caller may pause between two groups. People are told: a few
-    answers, all of one moment, are enough to send elsewhere, and not to accuse.
+    some PEERS_MAX others, and the caller may pause between two groups. People are told, so who has
+    given no more than a few answers since its start is left out: they may be of one bad moment.
     """
-    measured = [each for each in backends if each.measured(now_s)]
+    measured = [each for each in backends if each.measured(now_s) and _answered(each) >= KEPT]
     groups = ceil(len(measured) / PEERS_MAX)
     for number in range(groups):
         peers = measured[number::groups]  # neighbours may share what makes them slow
-        speeds = compare(peers, ORDINARY_S, now_s, least=KEPT)
+        speeds = compare(peers, ORDINARY_S, now_s)
         usual = speeds.mean_s, 1.0
         paces = [speeds.apart.get(each, usual) for each in peers]
         prefill, decode = [each[0] for each in paces], [each[1] for each in paces]
         for place, each in enumerate(peers):
             yield each, Pace(_over_others(prefill, place), _over_others(decode, place))
+
+
+def _answered(backend: Backend) -> int:
+    return max(backend.prefill_speed.samples, backend.decode_speed.samples)
 
 
 def _over_others(paces: list[float], place: int) -> float:
@@ -159,17 +160,16 @@ def _told(
 
 
 def _slow(
-    backends: Sequence[Backend], recent_of: Callable[[Backend], RecentPace], least: int
+    backends: Sequence[Backend], recent_of: Callable[[Backend], RecentPace]
 ) -> dict[Backend, float]:
-    """The backends whose last few answers, `least` or more, were several times slower than usual,
-    and how many times.
+    """The backends whose last answers were several times slower than usual, and how many times.
 
     Usual is the lower median. Of three or more backends, one that is incredibly fast does not make
     the others look slow; of two it makes the other look slow by its QUICKEST at most. A client's
     requests may be slow everywhere. So if a backend serves one client alone, that client's own
     answers elsewhere must be faster, too.
     """
-    recent = [each for each in backends if recent_of(each).count >= least]
+    recent = [each for each in backends if recent_of(each).enough]
     paces = [recent_of(each) for each in recent]
     only = [each.only_client for each in paces]
     usual_of = _usual_by_client(paces) if any(each is not None for each in only) else {}

@@ -59,11 +59,17 @@ class Verdict:
             last = list(self._last)[-looks:]
             over = len(last) == looks and all(each.kind in CALM for _, each in last)
             return found if over else None
+        if len(self._last) == 1 and found.kind in _CERTAIN:
+            return found  # nothing was told before
         agree = sum(_same(each, found) for _, each in self._recent())
         wrong = sum(each.kind not in CALM for _, each in self._recent())
         if self.finding.kind in CALM and 2 * agree >= wrong:
             agree = wrong  # what is wrong has lasted: that it has two causes puts nothing off
-        return found if agree >= (CERTAIN if found.kind in _CERTAIN else AGREE) else None
+        if agree >= (CERTAIN if found.kind in _CERTAIN else AGREE):
+            return found
+        if found.missed and self.finding.kind is Kind.FINE:  # until its cause is sure
+            return Finding(Kind.MISSED, missed=found.missed)
+        return None
 
     def _recent(self) -> list[tuple[float, Finding]]:
         return list(self._last)[-LOOKS:]

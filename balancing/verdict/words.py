@@ -304,10 +304,10 @@ def _queue(finding: Finding) -> str:
 def _of_memory(finding: Finding) -> dict[str, str]:
     figures = finding.figures
     stopped, used = figures["preemptions"], f"{figures['kv_usage']:.0%}"
-    cache = f"answers under way will need the rest of the KV caches ({used} is used now)"
+    cache = f"answers under way will need the rest of the KV caches (up to {used} is used now)"
     if figures["full"]:
-        of = f" of {finding.backend}" if finding.backend else ""
-        cache = f"the KV cache{of} is {used} full"
+        one = f"the KV cache of {finding.backend} is"
+        cache = f"{one if finding.backend else 'KV caches are up to'} {used} full"
     streams = "a stream" if stopped == 1.0 else f"{stopped:.0f} streams"
     paused = f" Engines paused {streams} for lack of room." if stopped else ""
     return {"cache": cache, "paused": paused}

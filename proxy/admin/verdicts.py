@@ -19,7 +19,7 @@ from penstock.balancing.fleet import Pool, UnknownModel
 from penstock.balancing.slo.objective import State as SloState
 from penstock.balancing.slo.slo import because
 from penstock.balancing.speed.compare import ALIKE, Pace, slower
-from penstock.balancing.verdict.cause import Kind, Missed
+from penstock.balancing.verdict.cause import CALM, Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts, backend_facts, given_of, of_queue, served_of
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import section, words
@@ -185,7 +185,8 @@ class Verdicts:
         times = {"since": verdict.since_s, "until": verdict.seen_s}
         if verdict.look(seen):
             times["until"] = min(times["until"], max(times["since"], verdict.since_s))
-            if before["kind"] is not Kind.FINE:
+            goes_on = before["kind"] is Kind.MISSED and verdict.finding.kind not in CALM
+            if before["kind"] is not Kind.FINE and not goes_on:
                 names = ("pool", "kind", "backend", "tenant", "sentence")
                 ended = {name: before[name] for name in names}
                 ago_s = time() - facts.at_s

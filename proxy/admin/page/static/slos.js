@@ -30,17 +30,24 @@ function create(slo) {
 function update(node, slo) {
   const whose = [slo.pool, slo.class].filter(Boolean).join(" ") || "all";
   put(node.heading, `${whose} ${nameOf(slo)}`);
-  put(node.state, slo.state);
-  mark(node, "data-state", slo.state);
+  const early = isEarly(slo);
+  put(node.state, early ? (slo.bad < FEW ? "few yet" : "too early") : slo.state);
+  mark(node, "data-state", early ? "early" : slo.state);
   const left = Math.max(0, Math.min(1, slo.budget_left));
   node.bar.style.width = `${100 * left}%`;
   mark(node.meter, "aria-label", `${percent(left)} of the budget left`);
   const measured = slo.measured_s === null ? "" : `${seconds(slo.measured_s)}, `;
-  const kept = slo.bad >= FEW && !passed(slo).length ? "too soon to say what is left" : `${percent(left)} left`;
+  const kept = early ? `${slo.bad} of ${slo.requests} bad` : `${percent(left)} left`;
   const told = slo.because ?? (slo.requests ? `${measured}${kept}` : "no request yet");
   put(node.told, told);
   mark(node.told, "title", `${told}. ${percent(left)} of the error budget left.`);
-  put(node.burn, slo.because ? "" : burnOf(slo));
+  put(node.burn, slo.because || early ? "" : burnOf(slo));
+}
+
+/** Whether more are bad than may be, and too few or for too short a time to alarm. */
+function isEarly(slo) {
+  const short = slo.bad < FEW || !passed(slo).length;
+  return slo.state === "ok" && short && slo.bad > (1 - slo.objective) * slo.requests;
 }
 
 /** ttft_p95 with its target: "ttft p95 ≤ 0.50 s". */

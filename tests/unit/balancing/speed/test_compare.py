@@ -307,11 +307,20 @@ def test_how_many_times_slower_is_told_of_those_measured_lately() -> None:
 
 @pytest.mark.parametrize("samples", [ENOUGH, KEPT - 1, KEPT])
 def test_a_few_answers_of_one_moment_accuse_nobody(samples: int) -> None:
-    """They are enough to choose by. People are told when a full window agrees."""
+    """They are enough to choose by. People are told of who has answered more often."""
     backends = measured("a", 50e-6, samples=KEPT), measured("b", 500e-6, samples=samples)
     assert compare(backends, 0.1, 1.0).apart
     told = {each.name: pace.slower for each, pace in slower(backends, 1.0)}
-    assert (told["b"] > 3.0) is (samples == KEPT)
+    assert (told.get("b", 1.0) > 3.0) is (samples == KEPT)
+
+
+def test_one_that_was_seen_to_be_slow_stays_so_with_the_few_answers_that_it_gets_then() -> None:
+    backends = measured("a", 50e-6), measured("b", 500e-6)
+    backends[1].prefill_speed.recent.forget()
+    for _ in range(2):
+        backends[1].prefill_speed.recent.observe(20.0)
+    told = {each.name: pace.slower for each, pace in slower(backends, 1.0)}
+    assert told["b"] > 3.0
 
 
 def test_in_a_large_pool_each_is_compared_with_some_others() -> None:

@@ -77,7 +77,7 @@ def test_what_is_certain_is_told_after_two_looks() -> None:
 def test_what_follows_from_a_state_ends_with_it() -> None:
     out = backend("b", state="ejected", reason="hung", can_serve=False)
     seconds = [moment(float(at), FINE, *[out] * (at < 20)) for at in range(30)]
-    assert played(*seconds) == ["1: failing since 0", "21: fine since 20"]
+    assert played(*seconds) == ["0: failing since 0", "21: fine since 20"]
 
 
 def test_a_cause_that_is_seen_no_more_is_told_as_past() -> None:
@@ -107,6 +107,17 @@ def test_a_missed_service_level_is_told_with_and_without_a_cause() -> None:
     sentence, _ = words(verdict.finding)
     assert sentence.startswith("Memory-bound")
     assert sentence.endswith("Missed service levels: ttft_p95.")
+
+
+def test_a_level_that_is_missed_is_told_at_once_and_its_cause_when_that_is_sure() -> None:
+    missed = (Missed("ttft_p95", "slow"),)
+    seconds = [moment(float(at), FINE) for at in range(20)]
+    seconds += [
+        moment(float(at), FULL, missed=missed, **queue(WaitReason.KV_CACHE)) for at in range(20, 40)
+    ]
+    told = played(*seconds)
+    assert told[0] == "20: missed since 20"
+    assert told[1].split()[1] == "memory"
 
 
 def test_a_start_hides_no_full_caches() -> None:
