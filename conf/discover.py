@@ -35,7 +35,8 @@ class KubernetesSettings(Section):
         " and watch on pods. The label penstock/weight is a pod's weight. null: a Service.",
     )
     port: PortNumber | Name | None = Field(
-        default=None, description="Number or name of the port. null: the first one that is told."
+        default=None,
+        description="Number or name of the port. null: the first one of the Service or the pod.",
     )
     api_url: BackendUrl | None = Field(
         default=None,
@@ -60,9 +61,10 @@ class DiscoverSettings(Section):
     )
     dns: DnsName | None = Field(
         default=None,
-        description="Name of which every address is a backend, with a port, such as"
-        " vllm.llm.svc.cluster.local:8000; or whose SRV records name them, such as"
-        " _http._tcp.vllm.llm.svc.cluster.local. It must be a full name: no search domain is added."
+        description="Name of which every address is a backend (IPv4, or IPv6 if it has no other),"
+        " with a port, such as vllm.llm.svc.cluster.local:8000; or whose SRV records name them,"
+        " such as _http._tcp.vllm.llm.svc.cluster.local. It must be a full name: no search domain"
+        " is added."
         " With https:// before it the backends are https. null: none.",
     )
     kubernetes: KubernetesSettings | None = Field(
@@ -82,4 +84,6 @@ class DiscoverSettings(Section):
     def _has_a_source(self) -> Self:
         if [self.file, self.dns, self.kubernetes].count(None) != 2:
             raise ValueError("name one source: file, dns or kubernetes")
+        if self.resolver is not None and self.dns is None:
+            raise ValueError("resolver is for dns only: remove it")
         return self

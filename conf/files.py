@@ -42,7 +42,7 @@ def _at_once(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NONBLOCK)
 
 
-# Which file a path leads to, and what it was written as: the resolved path, time, size and inode.
+# Which file a path leads to, and when that was changed: the resolved path, time, size and inode.
 FileState = tuple[str, int, int, int]
 
 
@@ -53,7 +53,7 @@ def file_state(path: Path) -> FileState | None:
         told = os.stat(real)
     except (OSError, ValueError):
         return None
-    return real, told.st_mtime_ns, told.st_size, told.st_ino
+    return real, told.st_ctime_ns, told.st_size, told.st_ino
 
 
 FILE_BYTES_MAX: Final = 1_048_576

@@ -42,6 +42,7 @@ _LABELS: Final = r"[a-zA-Z0-9_-]{1,63}(\.[a-zA-Z0-9_-]{1,63}){0,30}\.?"
 DNS_NAME: Final = rf"^(https?://)?(_[a-zA-Z0-9-]{{1,62}}\._tcp\.{_LABELS}|{_LABELS}:[0-9]{{1,5}})$"
 SELECTOR: Final = r"^[a-zA-Z0-9!][a-zA-Z0-9._/=!,() -]{0,511}$"
 SERVER: Final = r"^([0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}$"
+PORT_MAX: Final = 65_535
 DIGEST: Final = r"^[0-9a-fA-F]{64}$"
 # Header lines, as they stand in a request: `name: value`.
 HEADER_LINES_MAX: Final = 16
@@ -225,6 +226,24 @@ def check_header_value(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _dns_name(text: str) -> str:
+    """Check the port of a name, if it has one."""
+    port = text.rpartition(":")[2]
+    if port.isdigit() and not 1 <= int(port) <= PORT_MAX:
+        raise ValueError(f"must have a port from 1 to {PORT_MAX}")
+    return text
+
+
+def _server(text: str) -> str:
+    """Check the address and the port of a server."""
+    host, _, port = text.rpartition(":")
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        raise ValueError(SHAPES[SERVER]) from None
+    return _dns_name(f"{host}:{port}")
+
+
 def _no_address(text: str) -> str:
     """Refuse an IP address: a certificate holds it in another kind of name."""
     try:
@@ -268,8 +287,8 @@ Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]
 Network = Annotated[str, Field(pattern=NETWORK), AfterValidator(_network)]
 Selector = Annotated[str, Field(pattern=SELECTOR)]
-DnsName = Annotated[str, Field(pattern=DNS_NAME)]
-Server = Annotated[str, Field(pattern=SERVER)]
+DnsName = Annotated[str, Field(pattern=DNS_NAME), AfterValidator(_dns_name)]
+Server = Annotated[str, Field(pattern=SERVER), AfterValidator(_server)]
 Word = Annotated[str, Field(pattern=WORD)]
 Header = Annotated[str, Field(pattern=HEADER), AfterValidator(str.lower)]
 Origin = Annotated[str, Field(pattern=ORIGIN)]

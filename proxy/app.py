@@ -147,7 +147,7 @@ class App:
         self._spans = Exporter(loop, metrics, rng)
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
-        self._discovery = Discovery(clock.now, self._serves)
+        self._discovery = Discovery(clock.now, self._serving)
         metrics.discovered = self._discovery.ages
         self._reload = Reload(
             *(source, self.plane, self._retirement, self._use, names, threads),
@@ -169,7 +169,9 @@ class App:
         """
         self._fit_clients()
         self._use(self.plane.configuration)
-        await self._discovery.start(self._reload.refresh, FOUND_S)
+        taking_over = self._handover is not None
+        found_s = TAKE_OVER_LOOKS_S if taking_over else FOUND_S
+        await self._discovery.start(self._reload.refresh, found_s)
         self.plane.metrics.reloaded(time())
         if self._handover is None:
             sock = inherited("data")
@@ -389,8 +391,8 @@ class App:
             self._access_log.as_text = settings.log.format == "text"
         self.plane.access_log = self._access_log if settings.log.access else None
 
-    def _serves(self, name: str) -> bool:
-        return any(each.name == name and each.can_serve for each in self.plane.fleet.backends)
+    def _serving(self) -> list[str]:
+        return [each.url for each in self.plane.fleet.backends if each.can_serve]
 
     def _reload_by_signal(self) -> None:
         reload = self.plane.loop.create_task(self._reload.by_signal())

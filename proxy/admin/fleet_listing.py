@@ -186,7 +186,7 @@ class FleetListing:
             pace=self._verdicts.pace(backend),
             verdict=self._verdicts.accuses(backend),
             newcomer=self._plane.newcomers.told(backend),
-            found=self._discovery.origin(backend.pool, backend.name),
+            found=self._discovery.origin(backend.pool, backend.url),
             servers=connections.host.servers if connections is not None else 1,
             removed=removed,
         )

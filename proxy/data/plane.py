@@ -137,7 +137,8 @@ class DataPlane:
 
     def use(self, configuration: Configuration) -> None:
         """Use a configuration from the next request on. One step: no request sees half of it."""
-        self.mirrors.end_all()
+        if configuration.settings.routes != self.configuration.settings.routes:
+            self.mirrors.end_all()
         self.metrics.add_pools(pool.name for pool in configuration.fleet.pools)
         configuration.apply()
         if configuration.prefixes and not self.configuration.prefixes:

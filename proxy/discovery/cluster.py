@@ -1,6 +1,5 @@
 """How a pod asks the API server of its cluster: its address, certificates and token."""
 
-import asyncio
 import os
 import ssl
 from collections.abc import Mapping
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+
+from penstock.proxy.discovery.beside import beside
 
 FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S: Final = 5.0
@@ -68,20 +69,20 @@ class Cluster:
 
         Raises NoCluster, aiohttp.ClientError, OSError, TimeoutError.
         """
-        token = await asyncio.to_thread(self._token)
+        secure = self.url.startswith("https:")
+        token = await beside(self._token) if secure else None
         headers = {"authorization": f"Bearer {token}"} if token else {}
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=read_s)
         if self._session is None:
-            connector = aiohttp.TCPConnector()
-            if self.url.startswith("https:"):
-                certificates = await asyncio.to_thread(self._certificates)
-                connector = aiohttp.TCPConnector(ssl=certificates)
+            certificates = await beside(self._certificates) if secure else True
+            connector = aiohttp.TCPConnector(ssl=certificates)
             self._session = aiohttp.ClientSession(connector=connector)
         return await self._session.get(
             self.url + path, params=query, headers=headers, timeout=timeout
         )
 
     async def close(self) -> None:
+        """The next question opens a connection, and reads the certificates again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -3,13 +3,13 @@
 A source tells a list, and the list is swapped as a reload swaps it: backends that are named again
 keep their connections and all that was learnt, new ones are probed first, and those that are gone
 keep their streams. An answer that failed, or that is empty where a source cannot know better, keeps
-the last list.
+the last list. Where all backends are replaced, the previous ones serve until a new one can.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -27,10 +27,12 @@ from penstock.proxy.discovery.kubernetes import KubernetesSource
 
 logger = logging.getLogger(__name__)
 
-# Changes of so long are swapped together.
+# Changes within this time share one swap.
 SWAP_S: Final = 0.2
-# Where all are replaced at once, the former ones serve until a new one can, but no longer.
+# Where all are replaced at once, the previous ones serve until a new one can, but no longer.
 KEPT_S: Final = 30.0
+# Before a source or a swap that failed unexpectedly is tried again.
+AGAIN_S: Final = 1.0
 # A loss of more than this share at once is told.
 LOSS: Final = 0.5
 # So many faults of one answer are logged.
@@ -43,9 +45,9 @@ class Source(Protocol):
     async def watch(self, tell: Callable[[Found | Unusable], None]) -> None: ...
 
 
-def source_of(settings: DiscoverSettings) -> tuple[str, Source]:
-    """The kind of a source, for people, and the source."""
-    entries, kubernetes = Entries(Allowed(settings.allow)), settings.kubernetes
+def source_of(settings: DiscoverSettings, prefix: str) -> tuple[str, Source]:
+    """The kind of a source, for people, and the source. `prefix`: of the names that it makes."""
+    entries, kubernetes = Entries(Allowed(settings.allow), prefix), settings.kubernetes
     if kubernetes is not None:
         cluster = Cluster(kubernetes.api_url)
         return "kubernetes", KubernetesSource(kubernetes, entries, cluster, Random())
@@ -62,13 +64,34 @@ class Told:
     settings: DiscoverSettings
     kind: str
     backends: tuple[BackendSettings, ...] = ()
-    former: tuple[BackendSettings, ...] = ()  # all were replaced, and no new one serves yet
+    # The previous list, used until a backend of the present one serves.
+    former: tuple[BackendSettings, ...] = ()
     former_until_s: float = 0.0
-    since_s: dict[str, float] = field(default_factory=dict)  # since when each name is there
+    since_s: dict[str, float] = field(default_factory=dict)  # since when each URL is there
     answered_s: float | None = None  # when it told a list last, by the data plane's clock
     problem: str = ""  # why it tells nothing now
+    faults: tuple[str, ...] = ()  # of the last answer
+    taken: frozenset[str] = frozenset()  # its names that others have, as told in the log
     first: asyncio.Event = field(default_factory=asyncio.Event)  # it has told something
     task: asyncio.Task[None] | None = None
+
+    @property
+    def used(self) -> tuple[BackendSettings, ...]:
+        """The backends that are used, those of the present list first. No two share a name."""
+        names = {each.name for each in self.backends}
+        return (*self.backends, *[each for each in self.former if each.name not in names])
+
+    def replace(self, backends: tuple[BackendSettings, ...], now_s: float) -> None:
+        """Take another list. If none of it was used before, what was used goes on for a while."""
+        before = {each.url: each for each in self.used}
+        urls = {each.url for each in backends}
+        if backends and before.keys().isdisjoint(urls):
+            self.former, self.former_until_s = tuple(before.values()), now_s + KEPT_S
+        else:
+            self.former = tuple([each for each in self.former if each.url not in urls])
+        self.backends = backends
+        if not backends:  # a whole list says that there is none
+            self.former = ()
 
 
 class Discovery:
@@ -77,13 +100,13 @@ class Discovery:
     def __init__(
         self,
         now: Callable[[], float],
-        serves: Callable[[str], bool],
-        source_of: Callable[[DiscoverSettings], tuple[str, Source]] = source_of,
+        serving: Callable[[], Collection[str]],
+        source_of: Callable[[DiscoverSettings, str], tuple[str, Source]] = source_of,
         swap_s: float = SWAP_S,
     ) -> None:
-        """`serves`: whether the backend of this name can serve now."""
+        """`serving`: the URLs of the backends that can serve now."""
         self._now = now
-        self._serves = serves
+        self._serving = serving
         self._source_of = source_of
         self._swap_s = swap_s
         self._swap: Callable[[], Awaitable[object]] | None = None
@@ -91,10 +114,10 @@ class Discovery:
         self._swapping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
-    def origin(self, pool: str, backend: str) -> dict[str, object] | None:
+    def origin(self, pool: str, url: str) -> dict[str, object] | None:
         """Which source told of a backend, and since when, as JSON. None: none did."""
         told = self._told.get(pool)
-        since_s = told.since_s.get(backend) if told is not None else None
+        since_s = told.since_s.get(url) if told is not None else None
         if told is None or since_s is None:
             return None
         return {"source": told.kind, "since": round(time() - (self._now() - since_s), 3)}
@@ -104,26 +127,23 @@ class Discovery:
         return [
             {
                 "pool": pool,
-                "source": told.kind,
-                "backends": len(told.backends),
-                "age_s": round(age_s, 1) if (age_s := self._age_s(told)) is not None else None,
-                "problem": told.problem or None,
+                "source": kind,
+                "backends": count,
+                "left_out": len(self._told[pool].faults) + len(self._told[pool].taken),
+                "age_s": round(age_s, 1) if age_s is not None else None,
+                "problem": self._told[pool].problem or None,
             }
-            for pool, told in self._told.items()
+            for pool, kind, count, age_s in self.ages()
         ]
 
-    def ages(self) -> list[tuple[str, str, int, float | None]]:
-        """By pool and kind of source: how many backends it told, and how long ago. None: never."""
-        return [
-            (pool, told.kind, len(told.backends), self._age_s(told))
-            for pool, told in self._told.items()
-        ]
-
-    def _age_s(self, told: Told) -> float | None:
-        """For how long its list may be stale. A source that works is asked all the time."""
-        if told.answered_s is None:
-            return None
-        return self._now() - told.answered_s if told.problem else 0.0
+    def ages(self) -> Iterable[tuple[str, str, int, float | None]]:
+        """By pool and kind of source: how many backends it told, and for how long its list may be
+        stale. None: it told none. A source that works is asked all the time."""
+        for pool, told in self._told.items():
+            age_s = None
+            if told.answered_s is not None:
+                age_s = self._now() - told.answered_s if told.problem else 0.0
+            yield pool, told.kind, len(told.backends), age_s
 
     def merged(self, settings: Settings) -> Settings:
         """These settings with the backends that were found. May be called in a thread."""
@@ -135,28 +155,32 @@ class Discovery:
 
     def _merged(self, pool: PoolSettings, taken: set[str]) -> PoolSettings:
         told = self._told.get(pool.name)
-        if told is None or told.settings != pool.discover:
+        if told is None or pool.discover is None:
             return pool
         listed = {each.url for each in pool.backends}
-        added = []
-        for each in (*told.backends, *told.former):
-            if each.name in taken and each.url not in listed:
-                logger.warning("discovery pool=%s: the name %s is taken", pool.name, each.name)
-            elif each.url not in listed:
-                added.append(each)
+        found = [each for each in told.used if each.url not in listed]
+        both = frozenset([each.name for each in found if each.name in taken])
+        for name in sorted(both - told.taken)[:FAULTS_TOLD]:
+            logger.warning("discovery pool=%s: the name %s is taken", pool.name, name)
+        told.taken = both
+        added = [each for each in found if each.name not in both]
         taken.update(each.name for each in added)
         return pool.model_copy(update={"backends": (*pool.backends, *added)})
 
     def use(self, settings: Settings) -> None:
         """Follow the sources that these settings name, and no others."""
         wanted = {pool.name: pool.discover for pool in settings.pools if pool.discover is not None}
-        for name, told in list(self._told.items()):
-            if wanted.get(name) != told.settings:
-                self._end(self._told.pop(name))
+        for name in self._told.keys() - wanted.keys():
+            self._end(self._told.pop(name))
         for name, discover in wanted.items():
-            if name not in self._told:
-                kind, source = self._source_of(discover)
+            before = self._told.get(name)
+            if before is None or before.settings != discover:
+                # Names that no person has given are made apart, or pools could have the same.
+                kind, source = self._source_of(discover, f"{name}." if len(wanted) > 1 else "")
                 told = self._told[name] = Told(discover, kind)
+                if before is not None:
+                    self._end(before)
+                    told.former, told.former_until_s = before.used, self._now() + KEPT_S
                 told.task = asyncio.create_task(self._follow(name, told, source))
 
     async def start(self, swap: Callable[[], Awaitable[object]], within_s: float) -> None:
@@ -191,7 +215,7 @@ class Discovery:
             except Exception:
                 logger.exception("discovery failed pool=%s source=%s", pool, told.kind)
                 self._take(pool, told, Unusable("an internal error of penstock; see its log"))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(AGAIN_S)
 
     def _take(self, pool: str, told: Told, answer: Found | Unusable) -> None:
         """Take an answer. A list that is the same, or none, changes nothing."""
@@ -199,8 +223,10 @@ class Discovery:
         if isinstance(answer, Unusable):
             self._failed(pool, told, str(answer))
             return
-        for fault in answer.faults[:FAULTS_TOLD]:
-            logger.warning("discovery pool=%s source=%s: %s", pool, told.kind, fault)
+        if answer.faults != told.faults:
+            for fault in answer.faults[:FAULTS_TOLD]:
+                logger.warning("discovery pool=%s source=%s: %s", pool, told.kind, fault)
+        told.faults = answer.faults
         if not answer.backends and not answer.whole:
             self._failed(pool, told, "it lists no backend")
             return
@@ -208,25 +234,24 @@ class Discovery:
         if told.problem:
             logger.info("discovery works again pool=%s source=%s", pool, told.kind)
             told.problem = ""
-        before = {each.name for each in told.backends}
-        after = {each.name for each in answer.backends}
+        if answer.backends == told.backends and not told.former:
+            return
+        before = {each.url for each in told.backends}
+        after = {each.url for each in answer.backends}
         lost = len(before - after)
         if lost > LOSS * len(before):
             logger.warning(
                 "discovery lost most backends pool=%s source=%s lost=%d left=%d",
                 *(pool, told.kind, lost, len(before) - lost),
             )
-        told.since_s = {name: told.since_s.get(name, now_s) for name in after}
+        told.since_s = {url: told.since_s.get(url, now_s) for url in after}
         if answer.backends != told.backends:
-            urls = {each.url for each in answer.backends}
-            if urls and urls.isdisjoint(each.url for each in told.backends):
-                told.former, told.former_until_s = told.backends, now_s + KEPT_S
-            told.backends = answer.backends
+            told.replace(answer.backends, now_s)
             self._changed.set()
 
     def _failed(self, pool: str, told: Told, problem: str) -> None:
         if problem != told.problem:
-            kept = f"; the last list stays, of {len(told.backends)}" if told.backends else ""
+            kept = f"; the last list stays, of {len(told.used)}" if told.used else ""
             logger.warning("discovery pool=%s source=%s: %s%s", pool, told.kind, problem, kept)
         told.problem = problem
 
@@ -241,6 +266,8 @@ class Discovery:
                 await self._swap()
             except Exception:
                 logger.exception("found backends were not put in use")
+                self._changed.set()
+                await asyncio.sleep(AGAIN_S)
             await asyncio.sleep(self._swap_s)
 
     async def _wait(self) -> None:
@@ -249,8 +276,11 @@ class Discovery:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._swap_s if former else None):
                 await self._changed.wait()
+        serving = frozenset(self._serving()) if former else frozenset()
         for told in former:
-            new = any(self._serves(each.name) for each in told.backends)
-            if new or self._now() >= told.former_until_s:
+            new = any(each.url in serving for each in told.backends)
+            # A source that has told nothing yet, or fails, replaces nobody.
+            over = self._now() >= told.former_until_s and bool(told.backends)
+            if told.former and (new or over):
                 told.former = ()
                 self._changed.set()

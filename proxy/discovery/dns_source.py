@@ -1,7 +1,8 @@
 """Backends from DNS: every address of a name, or the targets of its SRV records.
 
 The name is asked for again when its answer is no longer valid. No answer tells that it is complete,
-so an empty one keeps the last list, and so does one that fails.
+so an empty one keeps the last list, and so does one that fails. Of a name with addresses of both
+families those of IPv4 count: the others are the same servers once more.
 """
 
 import asyncio
@@ -45,29 +46,29 @@ class Cares:
     """Asks the system's servers, or the one at `server` (`address:port`)."""
 
     def __init__(self, server: str | None) -> None:
+        self._servers = [server] if server is not None else None
+
+    async def ask(self, name: str, kind: str) -> Records:
         import aiodns
         import pycares
 
-        servers = [server] if server is not None else None
-        self._error: type[Exception] = aiodns.error.DNSError
-        self._kinds = pycares.ARecordData, pycares.AAAARecordData, pycares.SRVRecordData
-        self._resolver = aiodns.DNSResolver(servers, timeout=TIMEOUT_S, tries=TRIES)
-
-    async def ask(self, name: str, kind: str) -> Records:
+        # One for each question: it would answer from its cache, also when no server is left.
+        resolver = aiodns.DNSResolver(self._servers, timeout=TIMEOUT_S, tries=TRIES)
         try:
-            told = await self._resolver.query_dns(name, kind)
-        except self._error as error:
+            told = await resolver.query_dns(name, kind)
+        except aiodns.error.DNSError as error:
             code, text = error.args[0], error.args[-1]
             if code in _NONE:
                 return Records()
             raise Unanswered(str(text)) from None
-        v4, v6, srv = self._kinds
+        finally:
+            await resolver.close()
         values, ttls = [], []
         for record in told.answer:
             data = record.data
-            if isinstance(data, srv):
+            if isinstance(data, pycares.SRVRecordData):
                 values.append(f"{data.target.rstrip('.')}:{data.port}")
-            elif isinstance(data, (v4, v6)):
+            elif isinstance(data, (pycares.ARecordData, pycares.AAAARecordData)):
                 values.append(data.addr)
             else:
                 continue  # an alias on the way
@@ -80,10 +81,9 @@ class DnsSource:
 
     def __init__(self, name: str, entries: Entries, resolver: Resolver) -> None:
         self._scheme = "https" if name.startswith("https://") else "http"
-        self._name = name.partition("://")[2] or name
+        self._name = name.rpartition("://")[2]
         self._entries = entries
         self._resolver = resolver
-        self._kinds: set[str] = set()  # those that had records in the last list
 
     async def watch(self, tell: Callable[[Found | Unusable], None]) -> None:
         """Tell what the name stands for, until it is cancelled."""
@@ -94,39 +94,22 @@ class DnsSource:
 
     async def look(self) -> tuple[Found | Unusable, float]:
         """What the name stands for now, and when to ask again."""
-        if self._name.startswith("_"):
-            kinds, name, port = ["SRV"], self._name, ""
-        else:
-            name, _, port = self._name.rpartition(":")
-            kinds = ["A", "AAAA"]
-        told = await asyncio.gather(*[self._ask(name, kind) for kind in kinds])
-        failed = [each for each in told if isinstance(each, Unanswered)]
-        answered = {
-            kind: each
-            for kind, each in zip(kinds, told, strict=True)
-            if isinstance(each, Records) and each.values
-        }
-        # A family that never had an address may fail: some servers do not know AAAA.
-        if failed and (not answered or self._kinds - answered.keys()):
-            return Unusable(f"{name} is not resolved: {failed[0]}"), RETRY_S
-        if answered:
-            self._kinds = set(answered)
-        rest_s = min([each.ttl_s for each in answered.values()], default=0.0)
-        entries = [
-            f"{self._scheme}://{_authority(value, port)}"
-            for each in answered.values()
-            for value in each.values
-        ]
-        return self._entries.found(entries), min(MOST_S, max(LEAST_S, rest_s))
-
-    async def _ask(self, name: str, kind: str) -> Records | Unanswered:
+        name, _, port = self._name.rpartition(":")
+        kinds = ["A", "AAAA"] if port and name else ["SRV"]
+        records = Records()
         try:
-            return await self._resolver.ask(name, kind)
+            for kind in kinds:
+                records = await self._resolver.ask(name or self._name, kind)
+                if records.values:
+                    break
         except Unanswered as error:
-            return error
+            return Unusable(f"{name or self._name} is not resolved: {error}"), RETRY_S
+        urls = [
+            f"{self._scheme}://{value if kinds == ['SRV'] else _authority(value, port)}"
+            for value in records.values
+        ]
+        return self._entries.found(urls), min(MOST_S, max(LEAST_S, records.ttl_s))
 
 
-def _authority(value: str, port: str) -> str:
-    if not port:
-        return value
-    return f"[{value}]:{port}" if ip_address(value).version == 6 else f"{value}:{port}"
+def _authority(address: str, port: str) -> str:
+    return f"[{address}]:{port}" if ip_address(address).version == 6 else f"{address}:{port}"

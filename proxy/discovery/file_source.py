@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.conf.document import UNREAD, read
 from penstock.conf.files import FileState, file_state, read_regular
+from penstock.proxy.discovery.beside import beside
 from penstock.proxy.discovery.found import Entries, Found, Unusable, entries_of
 
 LOOK_S: Final = 1.0
@@ -50,14 +51,12 @@ class FileSource:
     async def watch(self, tell: Callable[[Found | Unusable], None]) -> None:
         """Tell what it lists, until it is cancelled."""
         before: FileState | None = None
-        failed = True  # it was not read yet
+        first = True
         while True:
-            state = await asyncio.to_thread(file_state, self._path)
-            if state != before or failed:
-                answer = await asyncio.to_thread(self._read)
-                failed = isinstance(answer, Unusable)  # it may be half written
-                tell(answer)
-                before = state
+            state = await beside(lambda: file_state(self._path))
+            if first or state != before:
+                tell(await beside(self._read))
+                first, before = False, state
             await asyncio.sleep(self._look_s)
 
     def _read(self) -> Found | Unusable:

@@ -1,7 +1,7 @@
 """What a source has told: backends, checked and named. A wrong entry loses itself only.
 
-An entry has the keys of `pools[].backends[]`, but for keys and files. It needs no name: without one
-its address is the name, so that the same server has the same name in every answer.
+An entry has the keys of `pools[].backends[]`, except API keys and file names. It needs no name:
+without one its address is the name, so that the same server has the same name in every answer.
 """
 
 import re
@@ -23,6 +23,7 @@ NAME_CHARS_MAX: Final = 63
 # What an entry may say. A source holds no secrets.
 KEYS: Final = frozenset({"name", "url", "weight", "max_requests", "gpu_metrics_url"})
 _ODD: Final = re.compile(r"[^a-zA-Z0-9._-]+")
+_NUMBERS: Final = re.compile(r"(0x[0-9a-f]+|[0-9]+)(\.(0x[0-9a-f]+|[0-9]+))*", re.IGNORECASE)
 
 Entry = Mapping[str, object]
 
@@ -44,31 +45,41 @@ class Unusable(Exception):
 
 
 class Allowed:
-    """Which addresses a source may name. Host names are judged by whoever listed them."""
+    """Which hosts a source may name: by their addresses, in all ways of writing one."""
 
     def __init__(self, networks: Sequence[str]) -> None:
-        """`networks`: an empty list allows all but this machine and link-local ones."""
+        """`networks`: an empty list allows all but loopback and link-local addresses."""
         self._networks = [ip_network(each) for each in networks]
 
-    def why_not(self, host: str) -> str:
-        """Why this host of a URL may not be taken. Empty: it may."""
+    def why_not(self, url: str) -> str:
+        """Why the host of this URL may not be taken. Empty: it may."""
+        host = (urlsplit(url).hostname or "").rstrip(".")
         try:
-            address: IPv4Address | IPv6Address = ip_address(host)
+            address: IPv4Address | IPv6Address = ip_address(host.partition("%")[0])
         except ValueError:
-            return "it is this machine" if host == "localhost" and not self._networks else ""
+            if _NUMBERS.fullmatch(host):  # `127.1` and `0x7f000001` are 127.0.0.1 to resolvers
+                return f"{host} is not the usual form of an address"
+            own = host == "localhost" or host.endswith(".localhost")
+            return "its address is loopback" if own and not self._networks else ""
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
         if self._networks:
             listed = any(address in each for each in self._networks)
             return "" if listed else "its address is not in discover.allow"
         if address.is_loopback or address.is_unspecified:
-            return "it is this machine"
+            return "its address is loopback"
         return "its address is link-local" if address.is_link_local else ""
 
 
 class Entries:
-    """Checks the entries of one source. What it knows it need not check again."""
+    """Checks the entries of one source. What it knows it need not check again.
 
-    def __init__(self, allowed: Allowed) -> None:
+    `prefix`: before names that no person has given, where several pools find theirs.
+    """
+
+    def __init__(self, allowed: Allowed, prefix: str = "") -> None:
         self._allowed = allowed
+        self.prefix = prefix
         self._known: dict[tuple[tuple[str, object], ...], BackendSettings] = {}
 
     def found(self, entries: Iterable[object], *, whole: bool = False) -> Found:
@@ -120,20 +131,26 @@ class Entries:
         if not isinstance(url, str):
             return "it must have a url, which is text"
         try:
-            backend = BackendSettings.model_validate({"name": name_of(url)} | entry)
+            backend = BackendSettings.model_validate({"name": name_of(url, self.prefix)} | entry)
         except ValidationError as refusal:
             path, problem = next(iter(complaints(refusal, lambda path: None)))
             return f"{'.'.join(map(str, path))} {problem}"
-        return self._allowed.why_not(urlsplit(backend.url).hostname or "") or backend
+        urls = [backend.url, backend.gpu_metrics_url or ""]
+        return next(filter(None, map(self._allowed.why_not, filter(None, urls))), backend)
 
 
-def name_of(url: str) -> str:
+def name_of(url: str, prefix: str = "") -> str:
     """A name for the server at this URL: its host and port, and a path if it has one."""
-    spelt = _ODD.sub("-", url.partition("://")[2].rstrip("/")).strip("-._")
-    if len(spelt) > NAME_CHARS_MAX:
-        digest = sha256(url.encode("utf-8", "replace")).hexdigest()[:8]
-        spelt = f"{spelt[: NAME_CHARS_MAX - 9]}-{digest}"
-    return spelt or "backend"
+    spelt = _ODD.sub("-", url.partition("://")[2].rstrip("/")).strip("-._") or "backend"
+    return bounded(prefix + spelt)
+
+
+def bounded(name: str) -> str:
+    """The name, or as much of it as a name may have, and a digest."""
+    if len(name) <= NAME_CHARS_MAX:
+        return name
+    digest = sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{name[: NAME_CHARS_MAX - 9]}-{digest}"
 
 
 def entries_of(listed: object) -> Iterator[object]:

@@ -6,6 +6,7 @@ over an address is another backend. The server's list is whole: when it is empty
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from random import Random
 from time import monotonic
 from typing import Any, Final
@@ -13,11 +14,13 @@ from urllib.parse import quote
 
 from penstock.conf.discover import KubernetesSettings
 from penstock.proxy.discovery.cluster import Cluster, NoCluster
-from penstock.proxy.discovery.found import Entries, Entry, Found, Unusable
+from penstock.proxy.discovery.found import Entries, Entry, Found, Unusable, bounded
 from penstock.proxy.discovery.list_watch import Items, ListWatch
 
 # Changes of so long are told together.
 TOGETHER_S: Final = 0.1
+# Before it is looked again whether this is a pod.
+NO_CLUSTER_S: Final = 30.0
 SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 PODS: Final = "/api/v1/namespaces/{}/pods"
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
@@ -26,7 +29,7 @@ WEIGHT_LABEL: Final = "penstock/weight"
 Told = Mapping[str, Any]
 
 
-def of_slice(told: Told, port: int | str | None) -> Iterator[Entry]:
+def of_slice(told: Told, port: int | str | None, prefix: str = "") -> Iterator[Entry]:
     """The backends of an EndpointSlice. What is not told is ready (API conventions)."""
     number = _port_of(told.get("ports") or (), port, "port")
     for endpoint in (told.get("endpoints") or ()) if number else ():
@@ -34,10 +37,10 @@ def of_slice(told: Told, port: int | str | None) -> Iterator[Entry]:
         target = endpoint.get("targetRef") or {}
         ready = conditions.get("ready") is not False and not conditions.get("terminating")
         if ready and endpoint.get("addresses"):
-            yield _entry(endpoint["addresses"][0], number, target.get("name"))
+            yield _entry(endpoint["addresses"][0], number, target.get("name"), prefix)
 
 
-def of_pod(told: Told, port: int | str | None) -> Iterator[Entry]:
+def of_pod(told: Told, port: int | str | None, prefix: str = "") -> Iterator[Entry]:
     """The backend of a pod, if it is ready and does not terminate."""
     metadata, status = told["metadata"], told.get("status") or {}
     conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
@@ -50,7 +53,7 @@ def of_pod(told: Told, port: int | str | None) -> Iterator[Entry]:
     ends = metadata.get("deletionTimestamp") is not None
     if ends or conditions.get("Ready") != "True" or not status.get("podIP") or not number:
         return
-    entry = _entry(status["podIP"], number, metadata["name"])
+    entry = _entry(status["podIP"], number, metadata["name"], prefix)
     weight = (metadata.get("labels") or {}).get(WEIGHT_LABEL)
     yield entry if weight is None else {**entry, "weight": _number(weight)}
 
@@ -63,10 +66,10 @@ def _port_of(ports: Any, wanted: int | str | None, key: str) -> int | None:
     return named[0].get(key) if named else None
 
 
-def _entry(address: str, port: int | None, name: str | None) -> dict[str, object]:
+def _entry(address: str, port: int | None, name: str | None, prefix: str) -> dict[str, object]:
     host = f"[{address}]" if ":" in address else address
     entry: dict[str, object] = {"url": f"http://{host}:{port}"}
-    return entry | {"name": name[:63]} if name else entry
+    return entry | {"name": bounded(prefix + name)} if name else entry
 
 
 def _number(text: str) -> float | str:
@@ -106,17 +109,14 @@ class KubernetesSource:
 
         telling = asyncio.create_task(self._tell_on(news, latest, tell))
         try:
-            while True:
-                try:
-                    path, query = self._asked()
-                    break
-                except NoCluster as error:
-                    tell(Unusable(str(error)))
-                    await asyncio.sleep(30.0)
+            path, query = self._asked()
             await ListWatch(
                 self._cluster,
                 *(path, query, changed, lambda why: tell(Unusable(why)), self._rng, self._now),
             ).follow()
+        except NoCluster as error:  # its namespace is not known
+            tell(Unusable(str(error)))
+            await asyncio.sleep(NO_CLUSTER_S)
         finally:
             telling.cancel()
             await self._cluster.close()
@@ -146,12 +146,18 @@ class KubernetesSource:
     def _found(self, items: Items) -> Found:
         """What these objects tell. Only those that have changed are read."""
         read_one = of_slice if self._settings.service is not None else of_pod
-        read = {}
+        read, faults = {}, []
         for name, told in items.items():
             known = self._read.get(name)
             if known is None or known[0] is not told:
-                known = told, tuple(read_one(told, self._settings.port))
+                try:
+                    entries = tuple(read_one(told, self._settings.port, self._entries.prefix))
+                except (KeyError, IndexError, TypeError, AttributeError):
+                    entries = ()
+                    faults.append(f"{name} is left out: it cannot be read")
+                known = told, entries
             read[name] = known
         self._read = read
-        entries = [entry for _, entries in read.values() for entry in entries]
-        return self._entries.found(entries, whole=True)
+        every = [entry for _, entries in read.values() for entry in entries]
+        found = self._entries.found(every, whole=True)
+        return replace(found, faults=(*faults, *found.faults))

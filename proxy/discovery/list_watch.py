@@ -18,7 +18,8 @@ from penstock.proxy.discovery.cluster import Cluster, NoCluster
 
 logger = logging.getLogger(__name__)
 
-# How long a watch lasts. A server closes it then; whoever is deaf notices a little later.
+# How long a watch lasts. The server closes it then. If its connection is dead, that is noticed
+# SILENCE_S later.
 WATCH_S: Final = 240.0
 SILENCE_S: Final = 30.0
 LIST_S: Final = 30.0
@@ -71,19 +72,18 @@ class ListWatch:
         while True:
             try:
                 await self._list()
-                pause_s = 0.0
                 while True:
                     await self._watch_once()
+                    pause_s = 0.0  # a list alone is not enough: the right to watch may be missing
             except Gone:
                 logger.info("the watch is too old, listing again path=%s", self._path)
-                pause_s = max(pause_s, 0.1)
             except (Refused, NoCluster) as error:
                 self._failed(str(error))
-                pause_s = min(PAUSE_S_MAX, max(PAUSE_S, 2.0 * pause_s))
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 self._failed(f"the API server does not answer: {type(error).__name__}")
-                pause_s = min(PAUSE_S_MAX, max(PAUSE_S, 2.0 * pause_s))
+                await self._cluster.close()  # its certificates may have been renewed
             await asyncio.sleep(pause_s * self._rng.uniform(0.8, 1.2))
+            pause_s = min(PAUSE_S_MAX, max(PAUSE_S, 2.0 * pause_s))
 
     async def _list(self) -> None:
         items: dict[str, Mapping[str, Any]] = {}

@@ -6,9 +6,7 @@ the next one, which reads the file after they asked.
 """
 
 import asyncio
-import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import time
@@ -20,6 +18,7 @@ from penstock.conf.load import Loaded
 from penstock.conf.settings import Settings
 from penstock.proxy.data.configuration import Configuration, Draft, configure, draft
 from penstock.proxy.data.plane import DataPlane
+from penstock.proxy.discovery.beside import beside
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
@@ -184,7 +183,7 @@ class Reload:
             if self._plane.draining:
                 return
             running = self._plane.configuration
-            new = await asyncio.to_thread(
+            new = await beside(
                 lambda: draft(
                     self._merged(self._settings), running.origins, None, running.certificates
                 )
@@ -230,36 +229,13 @@ class Reload:
 
         Raises ConfigError. A file of a dead file server can keep the thread for ever.
         """
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[Read] = loop.create_future()
-
-        def tell(read: Read | None, error: Exception | None) -> None:
-            if told.done():
-                return
-            if read is not None:
-                told.set_result(read)
-            elif error is not None:
-                told.set_exception(error)
-
-        def run() -> None:
-            read: Read | None = None
-            failed: Exception | None = None
-            try:
-                read = self._read(running)
-            except Exception as error:  # noqa: BLE001 - whoever waits handles it
-                failed = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(tell, read, failed)
-
-        threading.Thread(target=run, name="reload", daemon=True).start()
-        try:
-            async with asyncio.timeout(self._read_s):
-                return await told
-        except TimeoutError:
-            if not told.cancelled():  # a file server told of one
-                raise
-            problem = f"reading the files took more than {self._read_s:g} s; does one not open?"
-            raise ConfigError([Issue(str(self._source.path or ""), (), problem)]) from None
+        reading = asyncio.ensure_future(beside(lambda: self._read(running)))
+        done, _ = await asyncio.wait([reading], timeout=self._read_s)
+        if done:
+            return reading.result()
+        reading.cancel()
+        problem = f"reading the files took more than {self._read_s:g} s; does one not open?"
+        raise ConfigError([Issue(str(self._source.path or ""), (), problem)])
 
     def _read(self, running: Configuration) -> Read:
         """Do everything that takes time. Runs in a thread."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.conf.files import file_state
+from penstock.proxy.discovery.beside import beside
 
 LOOK_S: Final = 1.0
 
@@ -23,6 +24,7 @@ class ConfigWatch:
         self._path = path
         self._reload = reload
         self._look_s = look_s
+        self._read = file_state(path) if path is not None else None  # just before, by the start
         self._task: asyncio.Task[None] | None = None
 
     def use(self, *, watch: bool) -> None:
@@ -38,10 +40,9 @@ class ConfigWatch:
             task.cancel()
 
     async def _look(self, path: Path) -> None:
-        before = await asyncio.to_thread(file_state, path)
         while True:
             await asyncio.sleep(self._look_s)
-            state = await asyncio.to_thread(file_state, path)
-            if state is not None and state != before:
-                before = state
+            state = await beside(lambda: file_state(path))
+            if state is not None and state != self._read:
+                self._read = state
                 await self._reload()

@@ -302,7 +302,7 @@ certificate_expiry_timestamp_seconds: gauge of Unix time by use, pool
     Alert two weeks before. A renewed file counts after a reload.
 discovered_backends: gauge of backends by pool, source
     How many backends a pool's source has told.
-    When a pool is smaller than it should be: is it told of all?
+    When a pool is smaller than it should be: compare it with the number that you run.
 discovery_age_seconds: gauge of seconds by pool, source
     For how long a source has failed, so that its last list is in use. 0: it answers.
     Alert at some minutes: backends that came or went since are not known.

@@ -105,6 +105,7 @@ async def test_a_backend_that_stays_keeps_its_counts_and_says_where_it_came_from
         "pool": "default",
         "source": "file",
         "backends": 2,
+        "left_out": 0,
         "age_s": 0,
         "problem": None,
     }

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.conf.discover import DiscoverSettings
 from penstock.conf.settings import Settings
-from penstock.proxy.discovery.discovery import KEPT_S, Discovery, Source
+from penstock.proxy.discovery.discovery import AGAIN_S, KEPT_S, Discovery, Source
 from penstock.proxy.discovery.found import Allowed, Entries, Found, Unusable
 
 ANY = Entries(Allowed([]))
@@ -42,18 +42,21 @@ class Stage:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.sources: dict[str, Scripted] = {}
-        self.swaps = 0
+        self.swaps = self.faults = 0
         self.serving: set[str] = set()
         self.discovery = Discovery(
-            lambda: self.now_s, self.serving.__contains__, self._source_of, swap_s=0.0
+            lambda: self.now_s, lambda: self.serving, self._source_of, swap_s=0.0
         )
 
-    def _source_of(self, settings: DiscoverSettings) -> tuple[str, Source]:
+    def _source_of(self, settings: DiscoverSettings, prefix: str) -> tuple[str, Source]:
         assert settings.file is not None
         source = self.sources[settings.file] = Scripted()
         return "file", source
 
     async def _swapped(self) -> None:
+        if self.faults:
+            self.faults -= 1
+            raise OSError("no descriptor is left")
         self.swaps += 1
 
     async def begin(self, settings: Settings) -> None:
@@ -119,7 +122,7 @@ async def test_where_all_are_replaced_the_former_ones_stay_until_a_new_one_serve
         await on.tells("f", B, C)
         assert on.names(settings) == [["10.0.0.2-80", "10.0.0.3-80", "10.0.0.1-80"]]
         if served:
-            on.serving.add("10.0.0.3-80")
+            on.serving.add(C)
         else:
             on.now_s = KEPT_S
         await turns()
@@ -157,8 +160,8 @@ async def test_an_empty_list_of_a_source_that_knows_empties_the_pool() -> None:
 async def test_a_source_that_told_nothing_yet_has_no_age() -> None:
     async with stage(settings_of("f")) as on:
         await on.fails("f", "no right to list: 403")
-        assert on.discovery.ages() == [("p0", "file", 0, None)]
-        assert on.discovery.origin("p0", "10.0.0.1-80") is None
+        assert list(on.discovery.ages()) == [("p0", "file", 0, None)]
+        assert on.discovery.origin("p0", A) is None
 
 
 async def test_since_when_a_backend_is_there() -> None:
@@ -166,7 +169,7 @@ async def test_since_when_a_backend_is_there() -> None:
         await on.tells("f", A)
         on.now_s = 50.0
         await on.tells("f", A, B)
-        since = [on.discovery.origin("p0", f"10.0.0.{n}-80") for n in (1, 2)]
+        since = [on.discovery.origin("p0", url) for url in (A, B)]
         assert since[0] is not None
         assert since[1] is not None
         assert since[0]["source"] == "file"
@@ -175,18 +178,52 @@ async def test_since_when_a_backend_is_there() -> None:
         )
 
 
-async def test_a_pool_with_another_source_begins_anew_and_others_go_on() -> None:
+async def test_a_source_that_is_changed_keeps_its_backends_until_a_new_one_serves() -> None:
     before, after = settings_of("f", "g"), settings_of("h", "g")
     async with stage(before) as on:
         await on.tells("f", A)
         await on.tells("g", B)
         kept = on.sources["g"]
-        assert on.names(after) == [[], ["10.0.0.2-80"]]  # not what the former source told
+        assert on.names(after) == [["10.0.0.1-80"], ["10.0.0.2-80"]]
         on.discovery.use(after)
         await turns()
-        await on.tells("h", C)
-        assert on.names(after) == [["10.0.0.3-80"], ["10.0.0.2-80"]]
         assert on.sources["g"] is kept
+        on.now_s = 2 * KEPT_S
+        await turns()
+        assert on.names(after)[0] == ["10.0.0.1-80"]  # the new source has told nothing yet
+        await on.tells("h", C)
+        on.serving.add(C)
+        await turns()
+        assert on.names(after) == [["10.0.0.3-80"], ["10.0.0.2-80"]]
+
+
+async def test_a_second_replacement_keeps_those_that_serve() -> None:
+    settings = settings_of("f")
+    async with stage(settings) as on:
+        await on.tells("f", A)
+        await on.tells("f", B)
+        await on.tells("f", C)
+        assert on.names(settings) == [["10.0.0.3-80", "10.0.0.2-80", "10.0.0.1-80"]]
+
+
+async def test_a_name_that_moves_to_another_server_is_there_once() -> None:
+    settings = settings_of("f")
+    async with stage(settings) as on:
+        await on.tells("f", {"name": "a", "url": A})
+        await on.tells("f", {"name": "a", "url": B})
+        (pool,) = on.discovery.merged(settings).pools
+        assert [(each.name, each.url) for each in pool.backends] == [("a", B)]
+
+
+async def test_a_swap_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    settings = settings_of("f")
+    async with stage(settings) as on:
+        on.faults = 1
+        await on.tells("f", A)
+        async with asyncio.timeout(3 * AGAIN_S):
+            while on.swaps < 1:
+                await asyncio.sleep(0.01)
+        assert "found backends were not put in use" in caplog.text
 
 
 async def test_a_name_of_another_pool_is_left_out_and_told(
@@ -197,7 +234,8 @@ async def test_a_name_of_another_pool_is_left_out_and_told(
         await on.tells("f", A)
         await on.tells("g", A, B)
         assert on.names(settings) == [["10.0.0.1-80"], ["10.0.0.2-80"]]
-        assert "the name 10.0.0.1-80 is taken" in caplog.text
+        assert caplog.text.count("the name 10.0.0.1-80 is taken") == 1
+        assert on.discovery.listing()[1]["left_out"] == 1
 
 
 async def test_the_loss_of_most_backends_is_told(caplog: pytest.LogCaptureFixture) -> None:

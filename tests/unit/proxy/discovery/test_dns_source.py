@@ -41,12 +41,13 @@ BOTH = {"A": Records(("10.0.0.1", "10.0.0.2"), 5.0), "AAAA": Records(("fd00::1",
 async def test_every_address_is_a_backend() -> None:
     zone = Zone(**BOTH)
     source = DnsSource("vllm.llm:8000", ANY, zone)
-    assert await urls(source) == [
-        "http://10.0.0.1:8000",
-        "http://10.0.0.2:8000",
-        "http://[fd00::1]:8000",
-    ]
-    assert zone.asked == [("vllm.llm", "A"), ("vllm.llm", "AAAA")]
+    assert await urls(source) == ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
+    assert zone.asked == [("vllm.llm", "A")]
+
+
+async def test_a_name_without_addresses_of_ipv4_has_those_of_ipv6() -> None:
+    zone = Zone(AAAA=BOTH["AAAA"])
+    assert await urls(DnsSource("vllm.llm:8000", ANY, zone)) == ["http://[fd00::1]:8000"]
 
 
 async def test_srv_records_have_ports_of_their_own() -> None:
@@ -75,22 +76,6 @@ async def test_a_question_that_fails_tells_why() -> None:
     assert isinstance(told, Unusable)
     assert str(told) == "a is not resolved: SERVFAIL"
     assert rest_s == RETRY_S
-
-
-async def test_a_family_that_never_had_an_address_may_fail() -> None:
-    zone = Zone(A=BOTH["A"], AAAA=Unanswered("SERVFAIL"))
-    assert len(await urls(DnsSource("a:1", ANY, zone))) == 2
-
-
-async def test_a_family_that_had_addresses_keeps_the_last_list_when_it_fails() -> None:
-    zone = Zone(**BOTH)
-    source = DnsSource("a:1", ANY, zone)
-    assert len(await urls(source)) == 3
-    zone.records["AAAA"] = Unanswered("timed out")
-    told, _ = await source.look()
-    assert isinstance(told, Unusable)
-    zone.records["AAAA"] = Records()  # the answer says that there is none any more
-    assert len(await urls(source)) == 2
 
 
 async def test_addresses_that_may_not_be_are_left_out() -> None:

@@ -7,6 +7,7 @@ import pytest
 from penstock.proxy.discovery.found import BACKENDS_MAX, Allowed, Entries, entries_of, name_of
 
 ANY = Entries(Allowed([]))
+A = "http://10.0.0.1:8000"
 
 
 def test_an_entry_is_a_url_or_has_the_keys_of_a_backend() -> None:
@@ -70,10 +71,26 @@ def test_a_name_that_two_entries_have_goes_to_the_first() -> None:
         (["10.0.0.0/8"], "http://192.168.0.1", False),
         (["127.0.0.0/8"], "http://127.0.0.1", True),
         (["127.0.0.0/8"], "http://localhost", True),
+        ([], "http://127.1", False),
+        ([], "http://2130706433", False),
+        ([], "http://0x7f000001", False),
+        ([], "http://[::ffff:127.0.0.1]", False),
+        ([], "http://[::ffff:169.254.169.254]", False),
+        ([], "http://localhost.:8000", False),
     ],
 )
 def test_which_addresses_are_taken(networks: list[str], url: str, taken: bool) -> None:
     assert bool(Entries(Allowed(networks)).found([url]).backends) is taken
+
+
+def test_the_url_of_an_exporter_is_judged_too() -> None:
+    entry = {"url": "http://10.0.0.1", "gpu_metrics_url": "http://169.254.169.254/latest"}
+    assert "link-local" in ANY.found([entry]).faults[0]
+
+
+def test_names_that_no_person_gave_have_the_prefix_of_their_pool() -> None:
+    told = Entries(Allowed([]), "chat.").found([A, {"name": "gpu-7", "url": "http://10.0.0.7"}])
+    assert [each.name for each in told.backends] == ["chat.10.0.0.1-8000", "gpu-7"]
 
 
 def test_names_are_bounded_and_stay_apart() -> None:

@@ -1,10 +1,14 @@
 """Which pods of a cluster are backends."""
 
+from random import Random
 from typing import Any
 
 import pytest
 
-from penstock.proxy.discovery.kubernetes import of_pod, of_slice
+from penstock.conf.discover import KubernetesSettings
+from penstock.proxy.discovery.cluster import Cluster
+from penstock.proxy.discovery.found import Allowed, Entries
+from penstock.proxy.discovery.kubernetes import KubernetesSource, of_pod, of_slice
 
 PORTS = [{"name": "metrics", "port": 9100}, {"name": "http", "port": 8000}]
 
@@ -49,7 +53,20 @@ def test_addresses_of_both_families() -> None:
 
 def test_a_backend_has_the_name_of_its_pod_if_there_is_one() -> None:
     told = {"ports": PORTS, "endpoints": [endpoint("p" * 80), endpoint(None, "10.0.0.2")]}
-    assert [each.get("name") for each in of_slice(told, "http")] == ["p" * 63, None]
+    first, second = [each.get("name") for each in of_slice(told, "http", "chat.")]
+    assert str(first).startswith("chat.pppp")
+    assert len(str(first)) == 63
+    assert second is None
+
+
+def test_an_object_that_cannot_be_read_loses_itself_only() -> None:
+    settings = KubernetesSettings(service="vllm")
+    source = KubernetesSource(settings, Entries(Allowed([])), Cluster("http://api"), Random(1))
+    whole = {"ports": PORTS, "endpoints": [endpoint()]}
+    told = source._found({"a": {"endpoints": [None], "ports": PORTS}, "b": whole})
+    assert [each.name for each in told.backends] == ["vllm-0"]
+    assert told.faults == ("a is left out: it cannot be read",)
+    assert told.whole
 
 
 @pytest.mark.parametrize("told", [{}, {"ports": None, "endpoints": None}, {"endpoints": [{}]}])

@@ -250,7 +250,7 @@ async def test_a_file_that_does_not_open_is_told_and_the_next_reload_works(tmp_p
         assert "does one not open" in scene.reloads.failed[0]
         assert not scene.metrics.config_reload_success
         (stuck,) = [each for each in threading.enumerate() if each not in others]
-        assert (stuck.name, stuck.daemon) == ("reload", True)
+        assert (stuck.name, stuck.daemon) == ("beside", True)
     finally:
         opens.set()
     scene.reloads._read_s = 60.0
