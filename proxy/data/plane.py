@@ -137,7 +137,7 @@ class DataPlane:
 
     def use(self, configuration: Configuration) -> None:
         """Use a configuration from the next request on. One step: no request sees half of it."""
-        if configuration.settings.routes != self.configuration.settings.routes:
+        if configuration.origins is not self.configuration.origins:  # more than found backends
             self.mirrors.end_all()
         self.metrics.add_pools(pool.name for pool in configuration.fleet.pools)
         configuration.apply()

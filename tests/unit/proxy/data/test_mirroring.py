@@ -1,6 +1,7 @@
 """Transcripts of requests that are copied to a mirror, and of what the copies must not touch."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -256,7 +257,9 @@ def test_where_the_original_left_its_copy_ends(play: Mirrored) -> None:
 
 def test_a_reload_and_a_drain_end_copies(play: Mirrored) -> None:
     begins(play)
-    play.plane.use(play.plane.configuration)
+    play.plane.use(play.plane.configuration)  # as when other backends were found
+    assert play.results() == {}
+    play.plane.use(replace(play.plane.configuration, origins={}))
     assert play.results() == {"ended": 1}
     play.ends("b1")
     play.plane.draining = True
