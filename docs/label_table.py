@@ -50,6 +50,7 @@ LABELS: Final = {
     " pool.",
     "version": "The version of penstock.",
     "build": "`compiled`, or `interpreted`, which costs up to two and a half times the CPU.",
+    "source": "`file`, `dns` or `kubernetes`.",
     "slo": "`ttft_p95` and the like, `availability`, `error_rate` or `goodput`. `pool` and"
     " `priority` are `*` where it is for all.",
     "window": "`5m`, `30m`, `1h`, `6h` or `3d`: those that are within `window_s`.",
