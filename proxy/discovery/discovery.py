@@ -212,7 +212,7 @@ class Discovery:
         while True:
             try:
                 await source.watch(lambda answer: self._take(pool, told, answer))
-            except Exception:
+            except Exception:  # a fault of ours must not end it for ever
                 logger.exception("discovery failed pool=%s source=%s", pool, told.kind)
                 self._take(pool, told, Unusable("an internal error of penstock; see its log"))
             await asyncio.sleep(AGAIN_S)
@@ -264,7 +264,7 @@ class Discovery:
             assert self._swap is not None
             try:
                 await self._swap()
-            except Exception:
+            except Exception:  # such as no descriptor left: tried again
                 logger.exception("found backends were not put in use")
                 self._changed.set()
                 await asyncio.sleep(AGAIN_S)

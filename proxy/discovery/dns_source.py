@@ -77,7 +77,7 @@ class Cares:
 
 
 class DnsSource:
-    """Tells what a name stands for: `NAME:PORT`, or `_port._tcp.NAME`, after `https://` or not."""
+    """Tells what `NAME:PORT` or `_port._tcp.NAME` stands for. `https://` may precede either."""
 
     def __init__(self, name: str, entries: Entries, resolver: Resolver) -> None:
         self._scheme = "https" if name.startswith("https://") else "http"

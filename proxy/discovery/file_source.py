@@ -43,10 +43,9 @@ def read_list(path: Path, entries: Entries) -> Found:
 class FileSource:
     """Tells what a file lists, each time when it has changed."""
 
-    def __init__(self, path: Path, entries: Entries, look_s: float = LOOK_S) -> None:
+    def __init__(self, path: Path, entries: Entries) -> None:
         self._path = path
         self._entries = entries
-        self._look_s = look_s
 
     async def watch(self, tell: Callable[[Found | Unusable], None]) -> None:
         """Tell what it lists, until it is cancelled."""
@@ -57,7 +56,7 @@ class FileSource:
             if first or state != before:
                 tell(await beside(self._read))
                 first, before = False, state
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(LOOK_S)
 
     def _read(self) -> Found | Unusable:
         try:

@@ -17,9 +17,9 @@ from penstock.proxy.discovery.cluster import Cluster, NoCluster
 from penstock.proxy.discovery.found import Entries, Entry, Found, Unusable, bounded
 from penstock.proxy.discovery.list_watch import Items, ListWatch
 
-# Changes of so long are told together.
+# Changes within this time are told together.
 TOGETHER_S: Final = 0.1
-# Before it is looked again whether this is a pod.
+# The pause before another look for the pod's namespace.
 NO_CLUSTER_S: Final = 30.0
 SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 PODS: Final = "/api/v1/namespaces/{}/pods"
@@ -95,19 +95,23 @@ class KubernetesSource:
         self._rng = rng
         self._now = now
         self._entries = entries
-        # Of each object that was read: as the server told it, and its backends.
-        self._read: dict[str, tuple[Told, tuple[Entry, ...]]] = {}
+        # Of each object: as the server told it, and its backends. None: it cannot be read.
+        self._read: dict[str, tuple[Told, tuple[Entry, ...] | None]] = {}
+        self._items: Items = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     async def watch(self, tell: Callable[[Found | Unusable], None]) -> None:
         """Tell them, until it is cancelled."""
-        news = asyncio.Event()
-        latest: list[Items] = []
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            self._timer = None
+            tell(self._found(self._items))
 
         def changed(items: Items) -> None:
-            latest[:] = [items]
-            news.set()
+            self._items = items
+            self._timer = self._timer or loop.call_later(TOGETHER_S, told)
 
-        telling = asyncio.create_task(self._tell_on(news, latest, tell))
         try:
             path, query = self._asked()
             await ListWatch(
@@ -118,7 +122,9 @@ class KubernetesSource:
             tell(Unusable(str(error)))
             await asyncio.sleep(NO_CLUSTER_S)
         finally:
-            telling.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             await self._cluster.close()
 
     def _asked(self) -> tuple[str, dict[str, str]]:
@@ -131,33 +137,23 @@ class KubernetesSource:
         assert settings.selector is not None
         return PODS.format(namespace), {"labelSelector": settings.selector}
 
-    async def _tell_on(
-        self,
-        news: asyncio.Event,
-        latest: list[Items],
-        tell: Callable[[Found | Unusable], None],
-    ) -> None:
-        while True:
-            await news.wait()
-            news.clear()
-            tell(self._found(latest[0]))
-            await asyncio.sleep(TOGETHER_S)
-
     def _found(self, items: Items) -> Found:
         """What these objects tell. Only those that have changed are read."""
-        read_one = of_slice if self._settings.service is not None else of_pod
-        read, faults = {}, []
+        read = {}
         for name, told in items.items():
             known = self._read.get(name)
             if known is None or known[0] is not told:
-                try:
-                    entries = tuple(read_one(told, self._settings.port, self._entries.prefix))
-                except (KeyError, IndexError, TypeError, AttributeError):
-                    entries = ()
-                    faults.append(f"{name} is left out: it cannot be read")
-                known = told, entries
+                known = told, self._entries_of(told)
             read[name] = known
         self._read = read
-        every = [entry for _, entries in read.values() for entry in entries]
+        every = [entry for _, entries in read.values() for entry in entries or ()]
+        odd = [name for name, (_, entries) in read.items() if entries is None]
         found = self._entries.found(every, whole=True)
-        return replace(found, faults=(*faults, *found.faults))
+        return replace(found, faults=(*[f"{name} cannot be read" for name in odd], *found.faults))
+
+    def _entries_of(self, told: Told) -> tuple[Entry, ...] | None:
+        read_one = of_slice if self._settings.service is not None else of_pod
+        try:
+            return tuple(read_one(told, self._settings.port, self._entries.prefix))
+        except (KeyError, IndexError, TypeError, AttributeError):
+            return None

@@ -18,13 +18,10 @@ LOOK_S: Final = 1.0
 class ConfigWatch:
     """Looks at the file each second. `reload` reads it, and logs what is wrong."""
 
-    def __init__(
-        self, path: Path | None, reload: Callable[[], Awaitable[object]], look_s: float = LOOK_S
-    ) -> None:
+    def __init__(self, path: Path | None, reload: Callable[[], Awaitable[object]]) -> None:
         self._path = path
         self._reload = reload
-        self._look_s = look_s
-        self._read = file_state(path) if path is not None else None  # just before, by the start
+        self._state = file_state(path) if path is not None else None  # as the start has read it
         self._task: asyncio.Task[None] | None = None
 
     def use(self, *, watch: bool) -> None:
@@ -41,8 +38,8 @@ class ConfigWatch:
 
     async def _look(self, path: Path) -> None:
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(LOOK_S)
             state = await beside(lambda: file_state(path))
-            if state is not None and state != self._read:
-                self._read = state
+            if state is not None and state != self._state:
+                self._state = state
                 await self._reload()

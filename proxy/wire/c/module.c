@@ -385,7 +385,7 @@ static PyObject *line_ends(PyObject *Py_UNUSED(module), PyObject *const *given, 
         return PyErr_Format(PyExc_ValueError, "there are %zd bytes", size);
     Place data = (Place)PyBytes_AS_STRING(given[0]);
     Py_ssize_t found = 0;
-    while (begin < end) { /* a byte counts those of 255 bytes, so many are added in one step */
+    while (begin < end) { /* 255 bytes at a time: their count fits a byte, so the loop is vectorised */
         Py_ssize_t stop = end - begin < 255 ? end : begin + 255;
         unsigned char some = 0;
         for (; begin < stop; begin++)

@@ -65,7 +65,7 @@ def test_an_object_that_cannot_be_read_loses_itself_only() -> None:
     whole = {"ports": PORTS, "endpoints": [endpoint()]}
     told = source._found({"a": {"endpoints": [None], "ports": PORTS}, "b": whole})
     assert [each.name for each in told.backends] == ["vllm-0"]
-    assert told.faults == ("a is left out: it cannot be read",)
+    assert told.faults == ("a cannot be read",)
     assert told.whole
 
 
