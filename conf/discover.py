@@ -40,8 +40,8 @@ class KubernetesSettings(Section):
     )
     api_url: BackendUrl | None = Field(
         default=None,
-        description="The API server, such as http://127.0.0.1:8001 of `kubectl proxy`. null: that"
-        " of the cluster in which penstock runs.",
+        description="The API server, such as http://127.0.0.1:8001 of `kubectl proxy`. null: the"
+        " one of penstock's own cluster.",
     )
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ class DiscoverSettings(Section):
         " with a port, such as vllm.llm.svc.cluster.local:8000; or whose SRV records name them,"
         " such as _http._tcp.vllm.llm.svc.cluster.local. It must be a full name: no search domain"
         " is added."
-        " With https:// before it the backends are https. null: none.",
+        " https:// before the name selects https. null: none.",
     )
     kubernetes: KubernetesSettings | None = Field(
         default=None, description="Pods of a Kubernetes cluster. null: none."
