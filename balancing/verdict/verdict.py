@@ -23,11 +23,11 @@ _CERTAIN: Final = (Kind.STARTING, Kind.FAILING)
 
 
 class Verdict:
-    """`finding`: what is told now. `since_s`: when it was seen first. `seen_s`: when there was
-    trouble last, of this cause or another."""
+    """`finding`: what is told now. `worst`: the same cause when it hurt most. `since_s`: when this
+    cause was seen first. `seen_s`: when there was trouble last, of this cause or another."""
 
     def __init__(self, now_s: float) -> None:
-        self.finding = FINE
+        self.finding = self.worst = FINE
         self.since_s = now_s
         self.seen_s = now_s
         self.window = Window()
@@ -42,13 +42,15 @@ class Verdict:
         self._last.append((self.window.now.at_s, found))
         if _same(found, self.finding):
             self.finding, self.seen_s = found, self.window.now.at_s  # with the figures of now
+            self.worst = max(self.worst, found, key=_hurts)
             return False
         if found.kind not in CALM and not self.finding.by_state:
             self.seen_s = self.window.now.at_s  # requests still wait, for whatever reason
         wanted = self._wanted(found)
         if wanted is None:
             return False
-        self.finding, self.seen_s = wanted, self.window.now.at_s
+        self.finding = self.worst = wanted
+        self.seen_s = self.window.now.at_s
         self.since_s = min(at_s for at_s, each in self._last if _same(each, wanted))
         return True
 
@@ -73,6 +75,11 @@ class Verdict:
 
     def _recent(self) -> list[tuple[float, Finding]]:
         return list(self._last)[-LOOKS:]
+
+
+def _hurts(finding: Finding) -> tuple[float, ...]:
+    """How much users notice, to compare findings of one cause."""
+    return tuple([finding.figures.get(name, 0.0) for name in ("wait_s", "failures", "gap_s")])
 
 
 def _same(one: Finding, other: Finding) -> bool:

@@ -19,7 +19,7 @@ from penstock.balancing.fleet import Pool, UnknownModel
 from penstock.balancing.slo.objective import State as SloState
 from penstock.balancing.slo.slo import because
 from penstock.balancing.speed.compare import ALIKE, Pace, slower
-from penstock.balancing.verdict.cause import CALM, Kind, Missed
+from penstock.balancing.verdict.cause import CALM, Finding, Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts, backend_facts, given_of, of_queue, served_of
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import section, words
@@ -181,15 +181,14 @@ class Verdicts:
             seen.append(each)
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
-        before = _told(pool.name, verdict, verdict.seen_s, time())
+        before, (worst, _) = verdict.finding, words(verdict.worst)
         times = {"since": verdict.since_s, "until": verdict.seen_s}
         if verdict.look(seen):
             times["until"] = min(times["until"], max(times["since"], verdict.since_s))
-            goes_on = before["kind"] is Kind.MISSED and verdict.finding.kind not in CALM
-            if before["kind"] is not Kind.FINE and not goes_on:
-                names = ("pool", "kind", "backend", "tenant", "sentence")
-                ended = {name: before[name] for name in names}
+            goes_on = before.kind is Kind.MISSED and verdict.finding.kind not in CALM
+            if before.kind is not Kind.FINE and not goes_on:
                 ago_s = time() - facts.at_s
+                ended = _identity(pool.name, before) | {"sentence": worst}
                 self.past.append(ended | {name: round(at + ago_s, 3) for name, at in times.items()})
             sentence, _ = words(verdict.finding)
             kind = verdict.finding.kind
@@ -317,15 +316,17 @@ def _link(runbook: str | None, verdict: Verdict) -> str | None:
     return f"{runbook}#{part}" if runbook and part else None
 
 
+def _identity(pool: str, finding: Finding) -> dict[str, object]:
+    """Which trouble it is, as JSON."""
+    backend, tenant = finding.backend or None, finding.tenant or None
+    return {"pool": pool, "kind": finding.kind, "backend": backend, "tenant": tenant}
+
+
 def _told(pool: str, verdict: Verdict, now_s: float, now_unix_s: float) -> dict[str, object]:
     finding = verdict.finding
     sentence, remedies = words(finding, now_s - verdict.seen_s)
-    return {
-        "pool": pool,
-        "kind": finding.kind,
+    return _identity(pool, finding) | {
         "detail": finding.detail or None,
-        "backend": finding.backend or None,
-        "tenant": finding.tenant or None,
         "sentence": sentence,
         "to_do": list(remedies),
         "since": round(now_unix_s - (now_s - verdict.since_s), 3),

@@ -142,6 +142,21 @@ def test_the_figures_are_those_of_now() -> None:
     assert verdict.since_s < 10.0
 
 
+def test_of_a_cause_the_worst_is_remembered() -> None:
+    verdict = Verdict(0.0)
+    for at, oldest_s in enumerate([2.0] * 10 + [9.0] * 10 + [1.2] * 10):
+        look(verdict, moment(float(at), FULL, **queue(WaitReason.KV_CACHE, oldest_s=oldest_s)))
+    assert verdict.finding.figures["wait_s"] == 1.2
+    assert verdict.worst.figures["wait_s"] == 9.0
+
+
+def test_a_backend_that_is_just_back_is_not_called_slow() -> None:
+    back = [backend("a"), backend("b", pace=Pace(decode=9.0), state="warming")]
+    then = [backend("a"), backend("b", pace=Pace(decode=9.0))]
+    seconds = [moment(float(at), *(back if at < 20 else then)) for at in range(40)]
+    assert played(*seconds) == ["23: uneven since 20"]
+
+
 def test_another_backend_that_is_slow_is_another_cause() -> None:
     """Both have the same kind, and "since" is of the one that is named."""
     first = [backend("a"), backend("b", pace=Pace(decode=9.0)), backend("c")]
