@@ -3,6 +3,8 @@
 The numbers are a hash of the text, so equal inputs agree on every server.
 """
 
+import struct
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -51,16 +53,21 @@ def items_job(body: Body) -> Job:
     return Job([Prompt.from_text(query + i) for i in _texts("items", body.get("items"))])
 
 
-def _listing(prefix: str, item: Callable[[list[float]], dict[str, Any]]) -> Shape:
-    """The shape of a list with an item for each input, made of its numbers."""
+def _listing(prefix: str, item: Callable[[Any], dict[str, Any]], *, coded: bool = False) -> Shape:
+    """The shape of a list with an item for each input, made of its numbers.
+
+    `coded`: with `encoding_format: base64` they are 32-bit floats, little-endian, in base64.
+    """
 
     def shape(identity: Identity, choices: Sequence[Spoken], body: Body) -> dict[str, Any]:
+        base64 = coded and body.get("encoding_format") == "base64"
+        form = _base64 if base64 else list[float]
         return {
             "id": f"{prefix}-{identity.request_id}",
             "object": "list",
             "created": identity.created,
             "model": identity.model,
-            "data": [{"index": c.index, **item(_numbers(c.prompt.text))} for c in choices],
+            "data": [{"index": c.index, **item(form(_numbers(c.prompt.text)))} for c in choices],
             "usage": openai_usage(usage_of(choices)[0], 0),
         }
 
@@ -73,8 +80,12 @@ def _class(numbers: list[float]) -> dict[str, Any]:
     return {"label": label, "probs": [first, 1.0 - first], "num_classes": 2}
 
 
-embeddings: Final = _listing("embd", lambda numbers: {"object": "embedding", "embedding": numbers})
-pooling: Final = _listing("pool", lambda numbers: {"object": "pooling", "data": numbers})
+embeddings: Final = _listing(
+    "embd", lambda numbers: {"object": "embedding", "embedding": numbers}, coded=True
+)
+pooling: Final = _listing(
+    "pool", lambda numbers: {"object": "pooling", "data": numbers}, coded=True
+)
 scores: Final = _listing("embd", lambda numbers: {"object": "score", "score": numbers[0]})
 classes: Final = _listing("classify", _class)
 
@@ -117,6 +128,10 @@ def ranking(identity: Identity, choices: Sequence[Spoken], body: Body) -> dict[s
 def _numbers(text: bytes) -> list[float]:
     digest = blake2b(text, digest_size=_DIMENSIONS).digest()
     return [byte / 255 for byte in digest]
+
+
+def _base64(numbers: list[float]) -> str:
+    return b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
 
 
 def _prompts(field: str, given: Any) -> list[Prompt]:

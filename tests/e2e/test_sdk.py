@@ -2,6 +2,8 @@
 
 import shutil
 import sys
+from array import array
+from base64 import b64decode
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable
 from typing import Any, Literal
 
@@ -136,6 +138,9 @@ async def test_openai_the_rest(gpt: openai.AsyncOpenAI) -> None:
     )
     first, second, third = [item.embedding for item in found.data]
     assert first == third != second
+    ask: Any = {"model": "sim-model", "input": "a", "encoding_format": "base64"}
+    coded: Any = (await gpt.embeddings.create(**ask)).data[0].embedding
+    assert list(array("f", b64decode(coded))) == pytest.approx(first)
     heard = await gpt.audio.transcriptions.create(model="sim-model", file=("a.wav", b"\0" * 9_000))
     assert heard.text
 
