@@ -84,6 +84,19 @@ class AdminSettings(Section):
         " `penstock alerts` names them. null: no links.",
     )
 
+    add_backends: bool = Field(
+        default=False,
+        description="Whether POST and DELETE /api/v1/backends may add backends and remove them"
+        " again. It needs an admin token. An added one stays until it is removed or the"
+        " configuration is reloaded.",
+    )
+
+    @model_validator(mode="after")
+    def _who_adds_has_a_token(self) -> Self:
+        if self.add_backends and self.token is None and self.token_file is None:
+            raise ValueError("add_backends needs an admin token: give token_file")
+        return self
+
     @field_validator("token")
     @classmethod
     def _off_loopback_there_is_one(
@@ -290,9 +303,9 @@ class StateSettings(Section):
 
     dir: FilePath | None = Field(
         default=None,
-        description="Folder for what each tenant has used, and for where canaries stand. null:"
-        " nothing is written. After a restart budgets are full again, and canaries begin anew."
-        + RELATIVE,
+        description="Folder for what each tenant has used, where canaries stand, and what operators"
+        " have ordered of backends. null: nothing is written. After a restart budgets are full"
+        " again, canaries begin anew, and no backend is drained." + RELATIVE,
     )
 
 

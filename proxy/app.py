@@ -30,6 +30,7 @@ from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.port import Port
 from penstock.proxy.discovery.discovery import Discovery
+from penstock.proxy.discovery.operators import Operators
 from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendDraining,
@@ -41,7 +42,6 @@ from penstock.proxy.errors.backend import (
     KeyRefused,
 )
 from penstock.proxy.process import descriptors
-from penstock.proxy.process.canary_file import CanaryFile
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.gpu_exporters import GpuExporters
 from penstock.proxy.process.handover import handover
@@ -55,6 +55,7 @@ from penstock.proxy.process.pressure import (
     keep_pages,
     resident_bytes,
 )
+from penstock.proxy.process.state_file import StateFile
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
@@ -112,8 +113,7 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []  # that end when it closes
         self._ledger: Ledger | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._canary_file: CanaryFile | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._state_files: list[tuple[StateFile, asyncio.Task[None]]] = []
         self._access_log: AccessLog | None = None
         self._handover = handover()
         self._told_to_stop = False  # by a signal; a process that has handed over drains already
@@ -148,10 +148,12 @@ class App:
         self._pulse = Pulse(loop, self._slept, self._worked)
         self._retirement = Retirement(metrics, lambda: self.plane.fleet)
         self._discovery = Discovery(clock.now, self._serving)
+        self._operators = Operators()
         metrics.discovered = self._discovery.ages
         self._reload = Reload(
             *(source, self.plane, self._retirement, self._use, names, threads),
             merged=self._discovery.merged,
+            operators=self._operators,
         )
         self._watch = ConfigWatch(source.path, self._reload.by_signal)
         self._reload.warn(loaded.warnings)
@@ -180,6 +182,7 @@ class App:
             sock = await self._take_over()
             looks = False
         self._open_files()
+        await self._reload.refresh()  # with what operators had ordered
         if sock is None:
             sock = listening_socket(self.plane.settings.listen)
         self.host, self.port = sock.getsockname()[:2]
@@ -226,7 +229,7 @@ class App:
         await self._port.close()
         if self._door is not None:
             await self._door.close()
-        await self._keep_canaries()
+        await self._keep_states()
         if self._ledger is not None:
             await self._ledger.write()
         self._handover.left()
@@ -290,16 +293,16 @@ class App:
 
     async def _keep(self) -> None:
         """Write once more what survives a restart."""
-        await self._keep_canaries()
+        await self._keep_states()
         if self._ledger is not None and self._writing is not None:
             self._ledger.stop()
             await self._writing
 
-    async def _keep_canaries(self) -> None:
-        file, self._canary_file = self._canary_file, None
-        if file is not None and self._keeping is not None:
+    async def _keep_states(self) -> None:
+        for file, _ in self._state_files:
             file.stop()
-            await self._keeping
+        await asyncio.gather(*[keeping for _, keeping in self._state_files])
+        self._state_files.clear()
 
     def _open_files(self) -> None:
         """Read what survives a restart. Raises OSError if a file cannot be used."""
@@ -308,9 +311,10 @@ class App:
             self._ledger = ledger = Ledger(Path(folder), plane.budgets, plane.metrics.usage)
             ledger.open(plane.now())
             self._writing = plane.loop.create_task(ledger.watch())
-            self._canary_file = file = CanaryFile(Path(folder), plane.canaries)
-            file.read()
-            self._keeping = plane.loop.create_task(file.watch())
+            for name, kept in (("canaries", plane.canaries), ("operators", self._operators)):
+                file = StateFile(Path(folder), name, kept)
+                file.read()
+                self._state_files.append((file, plane.loop.create_task(file.watch())))
 
     def _fit_clients(self) -> None:
         self.plane.clients.fit = descriptors.secure(
@@ -349,6 +353,7 @@ class App:
             visitors,
             self._verdicts,
             self._discovery,
+            self._operators,
             self._handover,
         )
         self._tasks.append(loop.create_task(administration.watch()))

@@ -1,6 +1,6 @@
 """All backends, as JSON: those in use, and those that a reload removed and that still work."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
@@ -10,7 +10,6 @@ from penstock.health.monitor import Monitor
 from penstock.health.probes import LastProbe
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.discovery.discovery import Discovery
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.telemetry.pool_metrics import Lately
 
@@ -152,13 +151,13 @@ class FleetListing:
         monitor: Monitor,
         retirement: Retirement,
         verdicts: Verdicts,
-        discovery: Discovery,
+        origin: Callable[[Backend], dict[str, object] | None],
     ) -> None:
         self._plane = plane
         self._monitor = monitor
         self._retirement = retirement
         self._verdicts = verdicts
-        self._discovery = discovery
+        self._origin = origin
 
     def entries(self) -> Iterator[dict[str, object]]:
         """Those of this moment. Each is described when it is its turn."""
@@ -186,7 +185,7 @@ class FleetListing:
             pace=self._verdicts.pace(backend),
             verdict=self._verdicts.accuses(backend),
             newcomer=self._plane.newcomers.told(backend),
-            found=self._discovery.origin(backend.pool, backend.url),
+            found=self._origin(backend),
             servers=connections.host.servers if connections is not None else 1,
             removed=removed,
         )

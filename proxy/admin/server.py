@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import chain
+from time import time
 from typing import Final, Protocol
 
 import orjson
@@ -47,6 +48,7 @@ from penstock.proxy.admin.visitors import Visitors
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.discovery.discovery import Discovery
+from penstock.proxy.discovery.operators import CannotAdd, Operators
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
@@ -82,6 +84,8 @@ _PATHS: Final = (
     ("GET", "/api/v1/config", "the configuration in use, with the origin of each value"),
     ("POST", "/api/v1/backends/NAME/drain", "no new requests for a backend; /ready undoes it"),
     ("POST", "/api/v1/backends/NAME/maint", "no new requests and no probes for a backend"),
+    ("POST", "/api/v1/backends", "adds the one in the body, if admin.add_backends is true"),
+    ("DELETE", "/api/v1/backends/NAME", "removes one that was added so"),
     ("POST", "/api/v1/reload", "reads the configuration again"),
     ("POST", "/api/v1/restart", "has the next process take over, if there is a supervisor"),
     ("POST", "/api/v1/explain", "where the request in the body would go"),
@@ -128,6 +132,7 @@ class Admin:
         visitors: Visitors,
         verdicts: Verdicts,
         discovery: Discovery,
+        operators: Operators,
         handover: Handover | None = None,
     ) -> None:
         """`handover`: to the next process. None: there is no supervisor."""
@@ -136,11 +141,12 @@ class Admin:
         self._monitor = monitor
         self._reload = reload
         self._discovery = discovery
+        self._operators = operators
         self._handover = handover
         self._retirement = retirement
         self._visitors = visitors
         self._guard = Guard(plane)
-        self._fleet = FleetListing(plane, monitor, retirement, verdicts, discovery)
+        self._fleet = FleetListing(plane, monitor, retirement, verdicts, self._origin)
         self._history = History(Rates(plane))
         self._events = Events(
             Snapshot(plane, self._fleet, verdicts, self._proxy_told, self._history),
@@ -205,6 +211,8 @@ class Admin:
                 web.post("/api/v1/reload", self._reload_now),
                 web.post("/api/v1/restart", self._restart),
                 web.post("/api/v1/explain", self._explanation.answer),
+                web.post("/api/v1/backends", self._add),
+                web.delete("/api/v1/backends/{name}", self._remove),
                 web.post("/api/v1/backends/{name}/{state:drain|ready|maint}", self._set_state),
             ]
         )
@@ -333,11 +341,56 @@ class Admin:
             return error_answer(409, "restart_failed", f"Not restarted: {why_not}.")
         return json_answer({"restarted": True})
 
+    def _origin(self, backend: Backend) -> dict[str, object] | None:
+        """Which source told of a backend, or that an operator added it, as JSON."""
+        added = self._operators.origin(backend.name)
+        return added or self._discovery.origin(backend.pool, backend.url)
+
+    async def _add(self, request: web.Request) -> web.Response:
+        if (refusal := self._may_not_add()) is not None:
+            return refusal
+        try:
+            entry = orjson.loads(await request.read())
+            settings = self._plane.settings
+            added = self._operators.add(settings, entry, time())
+        except orjson.JSONDecodeError:
+            return error_answer(400, "invalid_backend", "The body is not JSON.")
+        except CannotAdd as error:
+            return error_answer(400, "invalid_backend", f"Not added: {error}.")
+        logger.info("backend added name=%s %s", added.name, _by(request[ASKER]))
+        await self._reload.refresh()
+        for backend in self._plane.fleet.backends:
+            if backend.name == added.name:
+                return json_answer(self._fleet.described(backend), 201)
+        return error_answer(503, "draining", "Too late: this proxy is shutting down.")
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        if (refusal := self._may_not_add()) is not None:
+            return refusal
+        name = request.match_info["name"]
+        if not self._operators.remove(name):
+            message = (
+                "No backend of this name was added by command. Drain one of the configuration, or"
+                " remove it there; what a source has found, only the source removes."
+            )
+            return error_answer(404, "unknown_backend", message)
+        logger.info("backend removed name=%s %s", name, _by(request[ASKER]))
+        await self._reload.refresh()
+        return json_answer({"removed": name})
+
+    def _may_not_add(self) -> web.Response | None:
+        """The answer if backends may not be added by command."""
+        if self._plane.settings.admin.add_backends:
+            return None
+        message = "Set admin.add_backends to true, so that backends may be added by command."
+        return error_answer(403, "forbidden", message)
+
     async def _set_state(self, request: web.Request) -> web.Response:
         name, state = request.match_info["name"], AdminState(request.match_info["state"])
         for backend in self._plane.fleet.backends:
             if backend.name == name:
-                before, backend.admin_state = backend.admin_state, state
+                before = backend.admin_state
+                self._operators.set_state(backend, state)
                 if state is not before:
                     logger.info(
                         "backend set to %s name=%s was=%s %s",

@@ -19,6 +19,7 @@ from penstock.conf.settings import Settings
 from penstock.proxy.data.configuration import Configuration, Draft, configure, draft
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.discovery.beside import beside
+from penstock.proxy.discovery.operators import Operators
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import Source
@@ -87,9 +88,11 @@ class Reload:
         threads: HandshakeThreads,
         read_s: float = READ_S,
         merged: Callable[[Settings], Settings] = lambda settings: settings,
+        operators: Operators | None = None,
     ) -> None:
         """`merged` adds the backends that were found. Also called in a thread."""
         self._merged = merged
+        self._operators = operators or Operators()
         self._settings = plane.settings  # as they were read last
         self._source = source
         self._plane = plane
@@ -173,25 +176,27 @@ class Reload:
         if self._plane.draining:
             raise Draining
         self._settings = settings
+        self._operators.drop_added()
         change = self.swap(new, needs_restart)
         self.warn(warnings)
         return change
 
     async def refresh(self) -> None:
-        """Put what was found since in use. No file is read again."""
+        """Put what was found or added since in use. No file is read again."""
         async with self._running:
             if self._plane.draining:
                 return
             running = self._plane.configuration
             new = await beside(
                 lambda: draft(
-                    self._merged(self._settings), running.origins, None, running.certificates
+                    self._merged(self._operators.merged(self._settings)),
+                    *(running.origins, None, running.certificates),
                 )
             )
             change = self.swap(new, self.needs_restart)
         if change.added or change.removed:
             logger.info(
-                "found backends added=%s removed=%s kept=%d",
+                "other backends added=%s removed=%s kept=%d",
                 ",".join(change.added) or "-",
                 ",".join(change.removed) or "-",
                 change.kept,
@@ -212,6 +217,7 @@ class Reload:
             self._plane.now,
             self._threads,
         )
+        self._operators.apply(after.fleet.backends)
         self._apply(after)
         self._retirement.take(before.items())
         if running.counting is not None and running.counting is not after.counting:

@@ -306,3 +306,70 @@ async def test_a_right_that_is_missing_is_told_and_the_last_list_stays(
         await api.cut()
         await penstock.until_logged("the last list stays, of 1", 10)
         assert (await ask(penstock, PATH, CHAT)).status == 200
+
+
+ADMIN = {"host": "127.0.0.1", "port": 0, "token": "root", "view_token": "reader"}
+
+
+async def test_what_operators_order_outlasts_discovery_and_restarts_and_a_reload_counts_again(
+    simulate: Simulate, serve: Serve, tmp_path: Path
+) -> None:
+    a, b, c = await simulate(3)
+    path, state = tmp_path / "backends.json", {"dir": str(tmp_path / "state")}
+    path.write_text(listed(a))
+    options: dict[str, Any] = {"pool": pool(path), "state": state}
+    options["admin"] = ADMIN | {"add_backends": True}
+    penstock = await serve([], ready=1, **options)
+    async with Traffic(penstock.url) as traffic:
+        extra = {"pool": "default", "name": "extra", "url": b.url}
+        status, told = await penstock.ask_admin("/api/v1/backends", "POST", json=extra)
+        assert (status, told["name"], told["found"]["source"]) == (201, "extra", "operator")
+        status, told = await penstock.ask_admin("/api/v1/backends", "POST", json=extra)
+        assert (status, told["error"]["code"]) == (400, "invalid_backend")
+        await until_used(penstock, a, b)
+        path.write_text(listed(c))
+        await until_used(penstock, b, c)
+        await penstock.admin("backends/extra/drain", "POST")
+        await traffic.until(50)
+    assert not traffic.failed
+    await penstock.stop()
+    penstock = await serve([], ready=2, **options)
+    states = {each["url"]: each["admin_state"] for each in await penstock.backends()}
+    assert states == {b.url: "drain", c.url: "ready"}
+    path.write_text(listed(a, b))  # another name for the same server: the operator's stays
+    await until_used_urls(penstock, a.url, b.url)
+    status, told = await penstock.ask_admin("/api/v1/backends/b9", "DELETE")
+    assert (status, told["error"]["code"]) == (404, "unknown_backend")
+    assert await penstock.admin("backends/extra", "DELETE") == {"removed": "extra"}
+    await penstock.ask_admin("/api/v1/backends", "POST", json=extra | {"url": c.url})
+    await until_used_urls(penstock, a.url, b.url, c.url)
+    assert (await penstock.reload())[0] == 200
+    await until_used_urls(penstock, a.url, b.url)
+
+
+async def until_used_urls(penstock: Penstock, *urls: str) -> None:
+    """Wait until these are in use, drained or not."""
+
+    def holds(told: list[dict[str, Any]]) -> bool:
+        return sorted(each["url"] for each in told if not each["removed"]) == sorted(urls)
+
+    await penstock.until(holds, SEEN_S)
+
+
+async def test_only_the_full_token_adds_backends_and_only_where_that_is_allowed(
+    simulate: Simulate, serve: Serve
+) -> None:
+    (a,) = await simulate(1)
+    penstock = await serve([a], admin=ADMIN)
+    entry = {"pool": "default", "url": "http://127.0.0.1:9"}
+    status, told = await penstock.ask_admin("/api/v1/backends", "POST", json=entry)
+    assert (status, told["error"]["code"]) == (403, "forbidden")
+    assert "admin.add_backends" in told["error"]["message"]
+    status, told = await penstock.reload(admin=ADMIN | {"add_backends": True})
+    assert status == 200
+    penstock.token = "reader"
+    status, told = await penstock.ask_admin("/api/v1/backends", "POST", json=entry)
+    assert status == 403
+    penstock.token = "root"
+    status, told = await penstock.ask_admin("/api/v1/backends", "POST", data=b"{")
+    assert (status, told["error"]["message"]) == (400, "The body is not JSON.")

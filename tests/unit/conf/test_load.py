@@ -32,7 +32,7 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(folder: Fold
 
 def test_every_value_has_an_origin(folder: Folder) -> None:
     origins = folder.load(FLEET).origins
-    assert len(origins) == 101
+    assert len(origins) == 102
     assert {"listen.cors_origins", "paths", "health.deep.fall", "pools[0].api_key"} <= set(origins)
 
 

@@ -30,7 +30,7 @@ def told() -> set[tuple[str, str]]:
 def test_every_route_is_told() -> None:
     unused = cast("Any", _Any())
     routes = set()
-    admin = Admin(*[unused] * 7)
+    admin = Admin(*[unused] * 8)
     for route in admin.application().router.routes():
         assert route.resource is not None
         # The page's own files belong to /ui.

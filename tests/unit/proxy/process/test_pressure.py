@@ -253,7 +253,7 @@ async def test_who_refuses_for_long_gets_no_traffic_until_it_accepts_again(
     monitor, unused = Monitor(Random(1)), cast("Any", None)
     monitor.started.set()
     known = cast("Any", lambda: None)
-    admin = Admin(process.plane, monitor, unused, known, unused, unused, unused)
+    admin = Admin(process.plane, monitor, unused, known, unused, unused, unused, unused)
 
     async def status() -> int:
         return (await admin._readyz(cast("web.Request", None))).status

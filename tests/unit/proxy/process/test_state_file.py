@@ -1,4 +1,4 @@
-"""The canaries' file: the newest state is the last one written, and no failure loses it."""
+"""Files that outlast a restart: the newest state is written last, and no failure loses it."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.proxy.process.canary_file import FILE, PERIOD_S, RETRY_MAX_S, CanaryFile
+from penstock.proxy.process.state_file import PERIOD_S, RETRY_MAX_S, StateFile
 
 
 class Canaries:
@@ -26,13 +26,16 @@ class Canaries:
     def to_state(self) -> dict[str, object]:
         return self.state
 
+    def resume(self, known: dict[str, object]) -> None:
+        self.state = known
 
-def file_of(folder: Path, canaries: Canaries) -> CanaryFile:
-    return CanaryFile(folder, canaries)  # type: ignore[arg-type]
+
+def file_of(folder: Path, canaries: Canaries) -> StateFile:
+    return StateFile(folder, "canaries", canaries)
 
 
 def kept(folder: Path) -> Any:
-    return orjson.loads((folder / FILE).read_bytes())
+    return orjson.loads((folder / "canaries.json").read_bytes())
 
 
 async def test_what_came_while_an_older_state_was_written_is_written_last(
