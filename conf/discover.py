@@ -38,6 +38,13 @@ class KubernetesSettings(Section):
         default=None,
         description="Number or name of the port. null: the first one of the Service or the pod.",
     )
+    zone: str | None = Field(
+        default=None,
+        max_length=253,
+        description="penstock's own zone, such as `${ZONE}`. A pod of a Service in another zone counts"
+        " as having half its weight: it gets requests when those of this zone are busier. null: all"
+        " zones are alike.",
+    )
     api_url: BackendUrl | None = Field(
         default=None,
         description="The API server, such as http://127.0.0.1:8001 of `kubectl proxy`. null: the"
@@ -48,6 +55,8 @@ class KubernetesSettings(Section):
     def _has_a_source(self) -> Self:
         if (self.service is None) == (self.selector is None):
             raise ValueError("give either service or selector")
+        if self.zone and self.service is None:
+            raise ValueError("zone is for service only: a pod does not tell its zone")
         return self
 
 

@@ -25,19 +25,28 @@ SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 PODS: Final = "/api/v1/namespaces/{}/pods"
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
 WEIGHT_LABEL: Final = "penstock/weight"
+# Of a backend in another zone than penstock's.
+ELSEWHERE: Final = 0.5
 
 Told = Mapping[str, Any]
 
 
-def of_slice(told: Told, port: int | str | None, prefix: str = "") -> Iterator[Entry]:
-    """The backends of an EndpointSlice. What is not told is ready (API conventions)."""
+def of_slice(
+    told: Told, port: int | str | None, prefix: str = "", zone: str | None = None
+) -> Iterator[Entry]:
+    """The backends of an EndpointSlice. What is not told is ready (API conventions).
+
+    `zone`: penstock's own.
+    """
     number = _port_of(told.get("ports") or (), port, "port")
     for endpoint in (told.get("endpoints") or ()) if number else ():
         conditions = endpoint.get("conditions") or {}
         target = endpoint.get("targetRef") or {}
         ready = conditions.get("ready") is not False and not conditions.get("terminating")
         if ready and endpoint.get("addresses"):
-            yield _entry(endpoint["addresses"][0], number, target.get("name"), prefix)
+            entry = _entry(endpoint["addresses"][0], number, target.get("name"), prefix)
+            elsewhere = zone and endpoint.get("zone") not in (None, zone)
+            yield {**entry, "weight": ELSEWHERE} if elsewhere else entry
 
 
 def of_pod(told: Told, port: int | str | None, prefix: str = "") -> Iterator[Entry]:
@@ -152,8 +161,10 @@ class KubernetesSource:
         return replace(found, faults=(*[f"{name} cannot be read" for name in odd], *found.faults))
 
     def _entries_of(self, told: Told) -> tuple[Entry, ...] | None:
-        read_one = of_slice if self._settings.service is not None else of_pod
+        settings, prefix = self._settings, self._entries.prefix
         try:
-            return tuple(read_one(told, self._settings.port, self._entries.prefix))
+            if settings.service is not None:
+                return tuple(of_slice(told, settings.port, prefix, settings.zone))
+            return tuple(of_pod(told, settings.port, prefix))
         except (KeyError, IndexError, TypeError, AttributeError):
             return None

@@ -59,6 +59,15 @@ def test_a_backend_has_the_name_of_its_pod_if_there_is_one() -> None:
     assert second is None
 
 
+@pytest.mark.parametrize(
+    ("zone", "weights"), [("a", [None, 0.5, None]), ("", [None] * 3), (None, [None] * 3)]
+)
+def test_what_is_in_another_zone_counts_half(zone: str | None, weights: list[float | None]) -> None:
+    endpoints = [endpoint() | {"zone": "a"}, endpoint() | {"zone": "b"}, endpoint()]
+    told = {"ports": PORTS, "endpoints": endpoints}
+    assert [each.get("weight") for each in of_slice(told, "http", zone=zone)] == weights
+
+
 def test_an_object_that_cannot_be_read_loses_itself_only() -> None:
     settings = KubernetesSettings(service="vllm")
     source = KubernetesSource(settings, Entries(Allowed([])), Cluster("http://api"), Random(1))
