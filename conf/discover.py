@@ -41,9 +41,9 @@ class KubernetesSettings(Section):
     zone: str | None = Field(
         default=None,
         max_length=253,
-        description="penstock's own zone, such as `${ZONE}`. A pod of a Service in another zone counts"
-        " as having half its weight: it gets requests when those of this zone are busier. null: all"
-        " zones are alike.",
+        description="penstock's own zone, such as `${ZONE}`. A pod of a Service in another zone"
+        " counts as having half its weight: it gets requests when those of this zone are busier."
+        " null: all zones are alike.",
     )
     api_url: BackendUrl | None = Field(
         default=None,
