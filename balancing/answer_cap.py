@@ -54,8 +54,9 @@ def cap_edits(path: str, limits: AnswerLimits, most: int) -> tuple[tuple[bytes, 
             edits.append((name.encode(), value))
         # Some servers go on to the next member after a 0.
         bound = bound or (name in read and (tokens > 0 or name == read[-1]))
-    if not bound and (path != COMPLETIONS or most < COMPLETION_TOKENS):
-        edits.append((read[-1].encode(), value))
+    if not bound:  # other servers than vLLM may take an absent limit of completions for none
+        unsaid = min(most, COMPLETION_TOKENS) if path == COMPLETIONS else most
+        edits.append((read[-1].encode(), b"%d" % unsaid))
     return tuple(edits)
 
 

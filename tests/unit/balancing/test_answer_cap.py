@@ -42,7 +42,7 @@ def edits(path: str, body: bytes, most: int = 512) -> dict[bytes, bytes]:
         ("/v1/responses", b"{}", {OUTPUT: CAP}),
         (COMPLETIONS, b'{"max_tokens":4096}', {MAX: CAP}),
         (COMPLETIONS, b'{"max_tokens":null}', {MAX: CAP}),  # as much as there is room for
-        (COMPLETIONS, b"{}", {}),  # 16 tokens
+        (COMPLETIONS, b"{}", {b"max_tokens": b"16"}),
         ("/tokenize", b'{"max_tokens":4096}', {}),
     ],
 )
@@ -53,7 +53,8 @@ def test_what_is_larger_is_lowered_and_what_is_missing_added(
 
 
 def test_a_completion_without_a_limit_has_sixteen_tokens() -> None:
-    assert edits(COMPLETIONS, b"{}", 16) == {}
+    """So says OpenAI's API, and so does vLLM. Other servers take it for no limit at all."""
+    assert edits(COMPLETIONS, b"{}", 16) == {b"max_tokens": b"16"}
     assert edits(COMPLETIONS, b"{}", 15) == {MAX: b"15"}
 
 
