@@ -91,8 +91,9 @@ class PoolQueue(Occupancy):
         self._max_requests = pool.max_requests if pool is not None else None
         for backend in self.members:
             self.capacity_of(backend)
+        members = set(self.members)  # there may be thousands
         for backend, capacity in list(self.capacities.items()):
-            if backend not in self.members and not capacity.charges and not capacity.wanted:
+            if backend not in members and not capacity.charges and not capacity.wanted:
                 del self.capacities[backend]
                 backend.occupancy = None
 

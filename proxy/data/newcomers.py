@@ -90,12 +90,12 @@ class Newcomers:
         """The fleet and the settings from now on. Who is in it no longer is forgotten."""
         other = settings.clients_min != self._settings.clients_min
         self._fleet, self._settings = fleet, settings
-        known = set(fleet.backends) if settings.judge else set()
+        used = set(fleet.backends)
         for new in self._pools.values():
-            new.keep(known)
+            new.keep(used if settings.judge else set())
             if other:  # what is known was found by the other rule
                 new.begin_anew()
-        self._out = {each: why for each, why in self._out.items() if each in fleet.backends}
+        self._out = {each: why for each, why in self._out.items() if each in used}
         self._changed()
 
     def arrived(self, backend: Backend) -> None:
@@ -103,10 +103,12 @@ class Newcomers:
         self._out.pop(backend, None)
         if not self._settings.judge:
             return
+        known = backend.pool in self._pools and backend.name in self.by_backend
         new = self._pools.setdefault(backend.pool, _New())
         new.drop(backend.name)
         new.all[backend.name] = _One(backend, self._now())
-        self._changed()
+        if not known:  # many come at once when all are new
+            self._changed()
 
     def accepted(self, backend: Backend) -> None:
         """An operator wants it back that was taken out."""

@@ -18,7 +18,7 @@ from penstock.proxy.discovery.found import Entries, Entry, Found, Unusable, boun
 from penstock.proxy.discovery.list_watch import Items, ListWatch
 
 # Changes within this time are told together.
-TOGETHER_S: Final = 0.1
+TOGETHER_S: Final = 0.2
 # The pause before another look for the pod's namespace.
 NO_CLUSTER_S: Final = 30.0
 SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"

@@ -57,19 +57,19 @@ class Retirement:
 
     def dismiss(self) -> None:
         """Close the backends where nothing is in flight."""
-        for backend in [each for each in self._members if each.own.idle]:
+        gone = [each for each in self._members if each.own.idle]
+        for backend in gone:
             self._members.pop(backend).close()
-            self._forget(backend)
+        left = {(each.pool, each.name) for each in (*self._fleet().backends, *self._members)}
+        pools = {pool for pool, _ in left}
+        for backend in gone:
+            if (backend.pool, backend.name) not in left:
+                self._metrics.forget_backend(backend.pool, backend.name)
+            if backend.pool not in pools:
+                self._metrics.forget_pool(backend.pool)
 
     async def _wait(self) -> None:
         while self._members:
             await asyncio.sleep(POLL_S)
             self.dismiss()
         self._waiting = None
-
-    def _forget(self, backend: Backend) -> None:
-        left = {(each.pool, each.name) for each in (*self._fleet().backends, *self._members)}
-        if (backend.pool, backend.name) not in left:
-            self._metrics.forget_backend(backend.pool, backend.name)
-        if backend.pool not in {pool for pool, _ in left}:
-            self._metrics.forget_pool(backend.pool)
