@@ -34,6 +34,36 @@ def gone(code: int = 410) -> Object:
     }
 
 
+BOOKMARK = "BOOKMARK"
+GROUP = {"groupVersion": "discovery.k8s.io/v1", "version": "v1"}
+# What kubectl asks first: which kinds there are.
+KINDS: dict[str, Object] = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [
+            {"name": "discovery.k8s.io", "versions": [GROUP], "preferredVersion": GROUP},
+        ],
+    },
+    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+    "/apis/discovery.k8s.io/v1": {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": "discovery.k8s.io/v1",
+        "resources": [
+            {
+                "name": "endpointslices",
+                "singularName": "endpointslice",
+                "namespaced": True,
+                "kind": "EndpointSlice",
+                "verbs": ["get", "list", "watch"],
+            }
+        ],
+    },
+}
+
+
 class ApiServer:
     """Objects by name. Every change has a version, and a watch tells those after its own.
 
@@ -59,6 +89,8 @@ class ApiServer:
         app = web.Application()
         path = "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         app.router.add_get(path, self._get)
+        for known in KINDS:
+            app.router.add_get(known, self._kinds)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -81,7 +113,7 @@ class ApiServer:
         await self._tell("DELETED", self.objects.pop(name))
 
     async def bookmark(self) -> None:
-        await self._tell("BOOKMARK", {"kind": "EndpointSlice", "metadata": {}})
+        await self._tell(BOOKMARK, {"kind": "EndpointSlice", "metadata": {}})
 
     async def _tell(self, kind: str, told: Object) -> None:
         self.version += 1
@@ -100,6 +132,9 @@ class ApiServer:
                     await each.write(b'{"type":"MODIFIED","object":{"metadata":{"na')
             if (transport := each._req.transport if each._req else None) is not None:
                 transport.abort() if midway else transport.close()
+
+    async def _kinds(self, request: web.Request) -> web.Response:
+        return web.json_response(KINDS[request.path])
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
@@ -135,6 +170,7 @@ class ApiServer:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         self.watches += 1
         told = int(request.query["resourceVersion"])
+        bookmarks = request.query.get("allowWatchBookmarks") == "true"
         if told < self.oldest and request.headers.get("x-late") is None and self.watches % 2:
             return web.json_response(gone(), status=410)
         answer = web.StreamResponse(headers={"content-type": "application/json"})
@@ -145,12 +181,13 @@ class ApiServer:
             return answer
         self._open.add(answer)
         try:
-            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
+            async with asyncio.timeout(float(request.query.get("timeoutSeconds", 1_800))):
                 while True:
                     news = [each for each in self._events if each[0] > told]
                     if news and not self.deaf:
                         told = news[-1][0]
-                        lines = [orjson.dumps(event) + b"\n" for _, event in news]
+                        wanted = [each for _, each in news if bookmarks or each["type"] != BOOKMARK]
+                        lines = [orjson.dumps(event) + b"\n" for event in wanted]
                         await answer.write(b"".join(lines))
                     async with self._news:
                         if not [each for each in self._events if each[0] > told] or self.deaf:
