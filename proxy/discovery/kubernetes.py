@@ -155,9 +155,13 @@ class KubernetesSource:
                 known = told, self._entries_of(told)
             read[name] = known
         self._read = read
-        every = [entry for _, entries in read.values() for entry in entries or ()]
+        # Of a pod with addresses of both families there are two slices: IPv4 comes first.
+        by_family = sorted(read.values(), key=lambda each: str(each[0].get("addressType")))
+        pods: dict[object, Entry] = {}
+        for entry in [entry for _, entries in by_family for entry in entries or ()]:
+            pods.setdefault(entry.get("name", entry["url"]), entry)
         odd = [name for name, (_, entries) in read.items() if entries is None]
-        found = self._entries.found(every, whole=True)
+        found = self._entries.found(pods.values(), whole=True)
         return replace(found, faults=(*[f"{name} cannot be read" for name in odd], *found.faults))
 
     def _entries_of(self, told: Told) -> tuple[Entry, ...] | None:

@@ -78,6 +78,16 @@ def test_an_object_that_cannot_be_read_loses_itself_only() -> None:
     assert told.whole
 
 
+def test_a_pod_with_addresses_of_both_families_is_one_backend() -> None:
+    settings = KubernetesSettings(service="vllm")
+    source = KubernetesSource(settings, Entries(Allowed([])), Cluster("http://api"), Random(1))
+    six = {"addressType": "IPv6", "ports": PORTS, "endpoints": [endpoint(address="fd00::1")]}
+    four = {"addressType": "IPv4", "ports": PORTS, "endpoints": [endpoint()]}
+    told = source._found({"six": six, "four": four})
+    assert [each.url for each in told.backends] == ["http://10.0.0.1:9100"]
+    assert not told.faults
+
+
 @pytest.mark.parametrize("told", [{}, {"ports": None, "endpoints": None}, {"endpoints": [{}]}])
 def test_a_slice_without_endpoints_or_ports_tells_none(told: Any) -> None:
     assert list(of_slice(told, None)) == []
