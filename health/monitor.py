@@ -19,9 +19,8 @@ from penstock.conf.health import HealthSettings
 from penstock.health.client import Client, Connections
 from penstock.health.machine import ToReturn
 from penstock.health.pace import Pace, Places
-from penstock.health.probes import LastProbe, Outcome, Prober
+from penstock.health.probes import LastProbe, Outcome, Prober, Shortage
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
-from penstock.health.shortage import Shortage
 from penstock.health.watch import Watch
 
 logger = logging.getLogger(__name__)

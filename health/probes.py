@@ -7,6 +7,7 @@ is one request, limited in time and size, on a new connection for each turn. Its
 never an exception.
 """
 
+import logging
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -201,3 +202,30 @@ def _judge(answer: Answer) -> Outcome:
 def _unheard(answer: Answer) -> Outcome:
     """What it means that there is no answer."""
     return Outcome(answer.reason, certain=answer.certain, own=answer.own)
+
+
+logger = logging.getLogger(__name__)
+
+_WHERE_TO_LOOK: Final = {
+    "EMFILE": "ulimit -n",
+    "ENFILE": "fs.file-max",
+    "EADDRNOTAVAIL": "net.ipv4.ip_local_port_range and net.ipv4.tcp_tw_reuse",
+}
+TELL_S: Final = 60.0
+
+
+class Shortage:
+    """Logs that backends cannot be asked, at most once in `TELL_S` for all of them."""
+
+    def __init__(self) -> None:
+        self._told_s = float("-inf")
+
+    def tell(self, reason: str, now_s: float) -> None:
+        if now_s - self._told_s < TELL_S:
+            return
+        self._told_s = now_s
+        logger.warning(
+            "backends cannot be asked, which says nothing of them reason=%s (see %s)",
+            reason,
+            _WHERE_TO_LOOK.get(reason, "the kernel's memory"),
+        )

@@ -18,13 +18,11 @@ from penstock.balancing.cold_start import LOADING
 from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.slow_start import SlowStart
 from penstock.conf.health import HealthSettings
-from penstock.health.deep import PROBES_ROW, Asks, DeepProbe
 from penstock.health.engine import Engine
 from penstock.health.machine import Health, ToReturn
 from penstock.health.pace import Pace, Rest
-from penstock.health.probes import KEY_REFUSED, LastProbe, Outcome, Task
-from penstock.health.shortage import Shortage
-from penstock.health.stall import STALL_S, Stall
+from penstock.health.probes import KEY_REFUSED, LastProbe, Outcome, Shortage, Task
+from penstock.health.stall import PROBES_ROW, STALL_S, Asks, DeepProbe, Stall
 
 logger = logging.getLogger(__name__)
 

@@ -45,9 +45,8 @@ from penstock.proxy.process.canary_file import CanaryFile
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.gpu_exporters import GpuExporters
 from penstock.proxy.process.handover import handover
-from penstock.proxy.process.inherited import inherited
 from penstock.proxy.process.ledger import Ledger
-from penstock.proxy.process.listening import is_meant, listening_socket, named
+from penstock.proxy.process.listening import inherited, is_meant, listening_socket, named
 from penstock.proxy.process.notify import notify
 from penstock.proxy.process.pressure import (
     Pressure,
@@ -57,8 +56,7 @@ from penstock.proxy.process.pressure import (
 )
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
-from penstock.proxy.reload.source import Source
-from penstock.proxy.reload.watch import ConfigWatch
+from penstock.proxy.reload.source import ConfigWatch, Source
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.log_lines import log_of_loop
 from penstock.proxy.telemetry.metrics import Metrics

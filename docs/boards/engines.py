@@ -4,8 +4,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import units
 
 from docs.boards.board import ANY, BACKENDS, MODELS, POOLS, board, choice
-from docs.boards.limits import limit
-from docs.boards.panels import lines, percentile, rows, timeline
+from docs.boards.panels import limit, lines, percentile, rows, timeline
 from docs.boards.parts import TOKENS, TOKENS_A_SECOND, Column, Query
 from docs.boards.words import STATES, numbered
 

@@ -4,8 +4,16 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import units
 
 from docs.boards.board import ANY, MODELS, POOLS, board, choice
-from docs.boards.limits import BURN_RATES, limit
-from docs.boards.panels import figure, lines, percentile, percentiles, rows, timeline
+from docs.boards.panels import (
+    BURN_RATES,
+    figure,
+    limit,
+    lines,
+    percentile,
+    percentiles,
+    rows,
+    timeline,
+)
 from docs.boards.parts import TOKENS_A_SECOND, Column, Query
 from docs.boards.words import VERDICTS, Word, numbered
 

@@ -17,13 +17,11 @@ from typing import Any, Final
 from penstock import proxy
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.load import Loaded, load
-from penstock.conf.schema import schema
-from penstock.conf.show import render
+from penstock.conf.show import render, schema
 from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
 from penstock.proxy.commands.boards import add_boards
-from penstock.proxy.commands.canary import add_canary
-from penstock.proxy.commands.changes import add_reload, add_restart, set_admin_state
+from penstock.proxy.commands.changes import add_canary, add_reload, add_restart, set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.imports.command import add_imports
 from penstock.proxy.commands.requests import add_requests, add_trace

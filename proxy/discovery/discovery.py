@@ -16,8 +16,7 @@ from random import Random
 from time import time
 from typing import Final, Protocol
 
-from penstock.conf.discover import DiscoverSettings
-from penstock.conf.pools import BackendSettings, PoolSettings
+from penstock.conf.pools import BackendSettings, DiscoverSettings, PoolSettings
 from penstock.conf.settings import Settings
 from penstock.proxy.discovery.cluster import Cluster
 from penstock.proxy.discovery.dns_source import Cares, DnsSource

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
-from penstock.conf.discover import KubernetesSettings
+from penstock.conf.pools import KubernetesSettings
 from penstock.proxy.discovery.cluster import Cluster, NoCluster
 from penstock.proxy.discovery.found import Entries, Entry, Found, Unusable, bounded
 from penstock.proxy.discovery.list_watch import Items, ListWatch

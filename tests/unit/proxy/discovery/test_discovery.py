@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.conf.discover import DiscoverSettings
+from penstock.conf.pools import DiscoverSettings
 from penstock.conf.settings import Settings
 from penstock.proxy.discovery.discovery import AGAIN_S, KEPT_S, Discovery, Source
 from penstock.proxy.discovery.found import Allowed, Entries, Found, Unusable

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.conf.discover import KubernetesSettings
+from penstock.conf.pools import KubernetesSettings
 from penstock.proxy.discovery.cluster import Cluster
 from penstock.proxy.discovery.found import Allowed, Entries
 from penstock.proxy.discovery.kubernetes import KubernetesSource, of_pod, of_slice
