@@ -1,11 +1,15 @@
 """What all boards share: their name, their variables, and the way from one to another."""
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     DashboardLinkType,
+    Panel,
     VariableOption,
     VariableRefresh,
     VariableSort,
@@ -14,6 +18,7 @@ from grafana_foundation_sdk.models.dashboard import (
 from docs.boards.parts import SOURCE
 from penstock.proxy.commands.boards import RUNBOOK
 
+Panels = Iterator[dashboard.Row | Builder[Panel]]
 TAG: Final = "penstock"
 # Requests that reached no pool have no name of one, and service levels for all pools have `*`.
 # A tenant that was always refused is not in the list of those that were served.
@@ -52,6 +57,16 @@ def board(name: str, title: str, text: str) -> dashboard.Dashboard:
             .default_value(RUNBOOK)
         )
     )
+
+
+def filled(built: dashboard.Dashboard, *parts: Panels) -> dashboard.Dashboard:
+    """The board with these panels, and headings between them."""
+    for each in chain(*parts):
+        if isinstance(each, dashboard.Row):
+            built.with_row(each)
+        else:
+            built.with_panel(each)
+    return built
 
 
 def choice(name: str, query: str, text: str, every: str | None = None) -> dashboard.QueryVariable:

@@ -171,7 +171,6 @@ def figure(
     limits: Sequence[tuple[float, str]] = (),
     base: str = "green",
     width: int = 4,
-    height: int = HEIGHT,
     decimals: int | None = None,
     quiet: str = "",
 ) -> stat.Panel:
@@ -183,7 +182,7 @@ def figure(
         .datasource(SOURCE)
         .unit(unit)
         .span(width)
-        .height(height)
+        .height(HEIGHT)
         .thresholds(thresholds(limits, base))
         .reduce_options(options.ReduceDataOptions().calcs(["lastNotNull"]))
         .color_mode(common.BigValueColorMode.BACKGROUND)
