@@ -4,12 +4,12 @@ All errors are collected and reported at once, each with its place and its key. 
 an argument, and only this module reads it. The result is valid, or a ConfigError is raised.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from penstock.conf.complaints import complaints
 from penstock.conf.document import UNREAD, read
@@ -23,7 +23,7 @@ from penstock.conf.files import (
     text_of_file,
 )
 from penstock.conf.issues import Issue, shown
-from penstock.conf.keypath import KeyPath, fields_of, spell
+from penstock.conf.keypath import KeyPath, leaves, spell
 from penstock.conf.repeated_names import repeated_names
 from penstock.conf.settings import Settings
 
@@ -107,9 +107,7 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         draft.doubt(at, problem)
     if path is not None:
         _doubt_literal_secrets(draft, settings, path)
-    origins = {
-        spell(leaf): str(draft.origins.get(leaf, "default")) for leaf in _leaves(settings, ())
-    }
+    origins = {spell(at): str(draft.origins.get(at, "default")) for at, _ in leaves(settings)}
     return Loaded(settings, origins, draft.doubts)
 
 
@@ -199,16 +197,3 @@ def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:
     draft.raise_issues()
     assert settings is not None, "a refusal without an issue"
     return settings
-
-
-def _leaves(section: BaseModel, path: KeyPath) -> Iterator[KeyPath]:
-    """The path of every value that is not a section or a list of sections."""
-    for key, name in fields_of(type(section)).items():
-        value, at = getattr(section, name), (*path, key)
-        if isinstance(value, BaseModel):
-            yield from _leaves(value, at)
-        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-            for index, item in enumerate(value):
-                yield from _leaves(item, (*at, index))
-        else:
-            yield at
