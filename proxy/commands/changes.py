@@ -2,15 +2,19 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any, Final
 
 import orjson
 
-from penstock.proxy.commands.admin_client import AdminError, Invalid, add_arguments, client_of
-from penstock.proxy.commands.plain_text import json_text
+from penstock.proxy.commands.admin_client import (
+    AdminError,
+    Invalid,
+    add_arguments,
+    client_of,
+    show,
+)
 
 POLL_S: Final = 0.2
 
@@ -29,16 +33,16 @@ def set_admin_state(parsed: argparse.Namespace) -> int:
         )
     if not parsed.wait:
         return 0
-    ends_s = time.monotonic() + parsed.timeout
+    ends_s = monotonic() + parsed.timeout
     while not _done(backend, parsed.state):
-        if time.monotonic() > ends_s:
+        if monotonic() > ends_s:
             print(f"penstock: not within {parsed.timeout:g} s: {_line(backend)}", file=sys.stderr)
             return 1
-        time.sleep(POLL_S)
+        sleep(POLL_S)
         try:
-            listing = client_of(parsed).backends()
+            listing = client_of(parsed).listed("backends")
         except AdminError:
-            if time.monotonic() > ends_s:
+            if monotonic() > ends_s:
                 raise
             continue  # the proxy may be busy or restarting
         found = [each for each in listing if each["name"] == parsed.backend and not each["removed"]]
@@ -79,7 +83,7 @@ def add_reload(commands: Any) -> None:
         epilog="Example: penstock reload; exit status 2 when the configuration has errors, 1 when "
         "the proxy drains or does not answer.",
     )
-    add_arguments(again, reload, json=True)
+    add_arguments(again, reload, with_json=True)
 
 
 def reload(parsed: argparse.Namespace) -> int:
@@ -128,7 +132,7 @@ def restart(parsed: argparse.Namespace) -> int:
     until_s = monotonic() + UP_WITHIN_S
     while True:
         try:
-            proxy = client.proxy()
+            proxy = client.told("proxy")
             break
         except AdminError:
             if monotonic() > until_s:
@@ -153,7 +157,7 @@ def add_canary(commands: Any) -> None:
     )
     told.add_argument("word", choices=("status", *WORDS))
     told.add_argument("route", nargs="?", metavar="ROUTE", help="name of the route")
-    add_arguments(told, canary, json=True)
+    add_arguments(told, canary, with_json=True)
 
 
 def canary(parsed: argparse.Namespace) -> int:
@@ -162,18 +166,17 @@ def canary(parsed: argparse.Namespace) -> int:
     if parsed.word != "status" and parsed.route is None:
         raise AdminError(f"say which: penstock canary {parsed.word} ROUTE")
     if parsed.word == "status":
-        found = client.canaries()
+        found = client.listed("canaries")
         if parsed.route is not None:
             found = [each for each in found if each["route"] == parsed.route]
             if not found:
                 raise AdminError(f"the route {parsed.route} has no canary")
     else:
         found = [client.tell_canary(parsed.route, parsed.word)]
-    print(json_text(found) if parsed.json else text(found))
-    return 0
+    return show(parsed, found, canary_text)
 
 
-def text(found: Sequence[Mapping[str, Any]]) -> str:
+def canary_text(found: Sequence[Mapping[str, Any]]) -> str:
     """A paragraph for each canary."""
     if not found:
         return "no canary"

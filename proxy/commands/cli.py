@@ -232,7 +232,7 @@ def _add_usage(commands: Any) -> None:
         "tenant, or the proxy does not answer.",
     )
     used.add_argument("--tenant", metavar="T", help="this one only")
-    admin_client.add_arguments(used, usage, json=True)
+    admin_client.add_arguments(used, usage, with_json=True)
 
 
 def _add_explain(commands: Any) -> None:
@@ -253,7 +253,7 @@ def _add_explain(commands: Any) -> None:
     dry.add_argument(
         "--label", metavar="LABEL", help="what the classifier would say, which is not asked"
     )
-    admin_client.add_arguments(dry, explain, json=True)
+    admin_client.add_arguments(dry, explain, with_json=True)
 
 
 def _add_states(commands: Any) -> None:

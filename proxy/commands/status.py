@@ -11,9 +11,14 @@ from math import ceil
 from shutil import get_terminal_size
 from typing import Any, Final
 
-from penstock.proxy.commands.admin_client import AdminClient, AdminError, add_arguments, client_of
+from penstock.proxy.commands.admin_client import (
+    AdminClient,
+    AdminError,
+    add_arguments,
+    client_of,
+    show,
+)
 from penstock.proxy.commands.fleet_table import UNKNOWN, age, table
-from penstock.proxy.commands.plain_text import json_text
 from penstock.proxy.commands.time_spent import heads_of
 
 # Of the reasons of refusals so many are told.
@@ -183,12 +188,9 @@ def status(parsed: argparse.Namespace) -> int:
     itself cannot. With `watch` it goes on until Ctrl-C."""
     client = client_of(parsed)
     if parsed.watch:
-        return watch(lambda: _lines(client, client.backends(), client.proxy()))
-    backends, proxy = client.backends(), client.proxy()
-    if parsed.json:
-        print(json_text(backends))
-    else:
-        print("\n".join(_lines(client, backends, proxy)))
+        return watch(lambda: _lines(client, client.listed("backends"), client.told("proxy")))
+    backends, proxy = client.listed("backends"), client.told("proxy")
+    show(parsed, backends, lambda told: "\n".join(_lines(client, told, proxy)))
     if proxy["state"] in ("draining", "memory"):
         return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
@@ -198,11 +200,11 @@ def _lines(
     client: AdminClient, backends: Sequence[Mapping[str, Any]], proxy: Mapping[str, Any]
 ) -> list[str]:
     """What matters most first: the verdicts, the proxy, the service levels, the backends."""
-    lines = verdict_of(client.verdicts()) + proxy_lines(proxy)
+    lines = verdict_of(client.listed("verdict")) + proxy_lines(proxy)
     if any(proxy["waiting"].values()):
-        lines += heads_of(client.queue())
+        lines += heads_of(client.told("queue"))
     if proxy.get("slo_alarms"):
-        lines += slo_lines(client.slos())
+        lines += slo_lines(client.listed("slo"))
     lines += ["", _count_of(backends), *set_aside(backends)]
     lines += table(backends, get_terminal_size((0, 0)).columns).split("\n")
     notes = ejected_of(backends) + unlisted_of(backends) + several_of(backends)
