@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from penstock.conf.draft import Draft
 from penstock.conf.issues import ConfigError, Issue, shown
-from penstock.conf.keypath import KeyPath, is_secret
+from penstock.conf.keypath import KeyPath, is_secret, keys_at
 from penstock.conf.kinds import (
     HEADER_LINES_CHARS_MAX,
     SECRET_CHARS_MAX,
@@ -87,19 +87,27 @@ _LINES: Final[_Kind] = (HEADER_LINES_CHARS_MAX, check_header_lines)
 
 def put_secrets(draft: Draft, folder: Path) -> None:
     """Read every secret file that is named, and put its content beside the name."""
-    for named_at in [*_named_files(draft.tree, ())]:
-        key = str(named_at[-1]).removesuffix("_file")
-        if is_secret(Settings, (*named_at[:-1], key)):
-            _put_secret(draft, named_at[:-1], key, folder)
+    for named_at in [at for at in named_files(draft.tree) if _is_of_secret(at)]:
+        _put_secret(draft, named_at[:-1], str(named_at[-1]).removesuffix("_file"), folder)
 
 
-def _named_files(node: object, path: KeyPath) -> Iterator[KeyPath]:
-    """The paths of all keys that name a file."""
+def later_files(draft: Draft) -> list[KeyPath]:
+    """The keys that name other files, or a folder: those are read when the settings are known."""
+    return [at for at in named_files(draft.tree) if not _is_of_secret(at)]
+
+
+def named_files(node: object, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """All keys that name a file or a folder."""
     if isinstance(node, dict | list):
         for step, value in node.items() if isinstance(node, dict) else enumerate(node):
-            if isinstance(step, str) and step.endswith("_file"):
+            names = isinstance(step, str) and (step in ("file", "dir") or step.endswith("_file"))
+            if names and step in keys_at(Settings, path):
                 yield *path, step
-            yield from _named_files(value, (*path, step))
+            yield from named_files(value, (*path, step))
+
+
+def _is_of_secret(named_at: KeyPath) -> bool:
+    return is_secret(Settings, (*named_at[:-1], str(named_at[-1]).removesuffix("_file")))
 
 
 def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.conf.doubts import doubts, secrets_of
 from penstock.conf.draft import Draft, Origin, put_environment, put_flags
 from penstock.conf.files import (
     doubt_open_file,
+    later_files,
     mode_for_all,
     put_secrets,
     read_regular,
@@ -47,14 +48,9 @@ def take_vanished(draft: Draft) -> None:
             draft.remove(path)
 
 
-_TLS: Final = ("listen", "tls")
-# Files that are read later, when the settings are known. Those of pools come on top.
-_FILES: Final[tuple[KeyPath, ...]] = (
-    ("tokens", "file"),
-    (*_TLS, "cert_file"),
-    (*_TLS, "key_file"),
-    (*_TLS, "client_ca_file"),
-)
+# What may come into being later.
+_FOUND: Final = ("discover", "file")
+_KEPT: Final = ("state", "dir")
 # Top-level keys with this prefix are free for anchors.
 FREE_PREFIX: Final = "x-"
 
@@ -84,25 +80,16 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     take_vanished(draft)
     folder = path.parent if path is not None else Path()
     put_secrets(draft, folder)
-    pools = draft.get(("pools",))
-    pool_tls: list[KeyPath] = [
-        ("pools", index, "tls") for index in range(len(pools) if isinstance(pools, list) else 0)
-    ]
-    named_at = list(_FILES)
-    for at in pool_tls:
-        named_at += [(*at, name) for name in ("ca_file", "cert_file", "key_file")]
-    for at in named_at:
+    files = later_files(draft)
+    for at in files:
         _place(draft, at, folder)
-    for at in pool_tls:
-        _place(draft, (*at[:-1], "discover", "file"), folder)
-    _place(draft, ("state", "dir"), folder)
-    settings = _validated(draft, named_at)
-    for at in (_TLS, *pool_tls):
-        key_file = draft.get((*at, "key_file"))
-        if isinstance(key_file, str):
-            doubt_open_file(draft, (*at, "key_file"), Path(key_file))
-    for at in pool_tls:
-        _doubt_missing(draft, (*at[:-1], "discover", "file"))
+    settings = _validated(draft, [at for at in files if at[-2:] not in (_FOUND, _KEPT)])
+    for at in files:
+        name = draft.get(at)
+        if at[-1] == "key_file" and isinstance(name, str):
+            doubt_open_file(draft, at, Path(name))
+        elif at[-2:] == _FOUND:
+            _doubt_missing(draft, at)
     for at, problem in doubts(settings):
         draft.doubt(at, problem)
     if path is not None:
