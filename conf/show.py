@@ -26,7 +26,7 @@ def render(loaded: Loaded) -> str:
     lines = []
     for indent, text, path in _lines(loaded.settings, (), 0):
         origin = loaded.origins.get(spell(path))
-        lines.append(" " * indent + text + (f"  # {_printable(origin)}" if origin else ""))
+        lines.append(" " * indent + text + (f"  # {printable(origin)}" if origin else ""))
     return "\n".join(lines) + "\n"
 
 
@@ -60,13 +60,14 @@ def _value(value: object) -> str:
     if isinstance(value, SecretStr):
         return f'"{MASK}"'
     if isinstance(value, str):
-        return _printable(json.dumps(value.replace("$", "$$"), ensure_ascii=False))
+        return printable(json.dumps(value.replace("$", "$$"), ensure_ascii=False))
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return json.dumps(value)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Text with YAML's escapes for all that cannot be seen."""
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 

@@ -121,13 +121,7 @@ class _Counts(NamedTuple):
     failed: float = 0.0
 
 
-_NAMES: Final = {
-    "requests": "requests_per_s",
-    "prompt_tokens": "prompt_tokens_per_s",
-    "answer_tokens": "answer_tokens_per_s",
-    "refused": "refused_per_s",
-    "failed": "failed_per_s",
-}
+_NAMES: Final = [f"{name}_per_s" for name in _Counts._fields]
 
 
 class Rates:
@@ -205,8 +199,8 @@ class Rates:
 
 def _rates(now: _Counts, before: _Counts | None, time_s: float) -> dict[str, object]:
     if before is None or time_s <= 0.0:
-        return dict.fromkeys(_NAMES.values())
-    growths = zip(_NAMES.values(), now, before, strict=True)
+        return dict.fromkeys(_NAMES)
+    growths = zip(_NAMES, now, before, strict=True)
     return {name: round(max(0.0, count - was) / time_s, 3) for name, count, was in growths}
 
 
