@@ -41,11 +41,9 @@ from penstock.proxy.errors.backend import (
     KeyRefused,
 )
 from penstock.proxy.process import descriptors
-from penstock.proxy.process.canary_file import CanaryFile
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.gpu_exporters import GpuExporters
 from penstock.proxy.process.handover import handover
-from penstock.proxy.process.ledger import Ledger
 from penstock.proxy.process.listening import inherited, is_meant, listening_socket, named
 from penstock.proxy.process.notify import notify
 from penstock.proxy.process.pressure import (
@@ -54,6 +52,7 @@ from penstock.proxy.process.pressure import (
     keep_pages,
     resident_bytes,
 )
+from penstock.proxy.process.state_files import CanaryFile, Ledger
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
 from penstock.proxy.reload.source import ConfigWatch, Source

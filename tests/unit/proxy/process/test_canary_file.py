@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.proxy.process.canary_file import FILE, PERIOD_S, RETRY_MAX_S, CanaryFile
+from penstock.proxy.process.state_files import CANARIES, PERIOD_S, RETRY_MAX_S, CanaryFile
 
 
 class Canaries:
@@ -32,7 +32,7 @@ def file_of(folder: Path, canaries: Canaries) -> CanaryFile:
 
 
 def kept(folder: Path) -> Any:
-    return orjson.loads((folder / FILE).read_bytes())
+    return orjson.loads((folder / CANARIES).read_bytes())
 
 
 async def test_what_came_while_an_older_state_was_written_is_written_last(

@@ -1,28 +1,75 @@
-"""What tenants have used, in a file, so that it survives a restart.
+"""What survives a restart, in files of `state.dir`: what tenants have used, and canaries.
 
-It is written once a second, in a thread: a process that is killed forgets a second of it. What is
-written are differences. So two processes may write to one file, as they do while one takes the
-place of another.
+They are written once a second, in a thread: a process that is killed forgets a second.
 """
 
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Final
+
+import orjson
 
 from penstock.balancing.budgets.bucket import Bucket
 from penstock.proxy.data.budgets import Budgets
+from penstock.proxy.data.canaries import Canaries
 from penstock.proxy.telemetry.usage import TenantUsage, Used
 
 logger = logging.getLogger(__name__)
 
-FILE: Final = "penstock.db"
 PERIOD_S: Final = 1.0
+
+
+class StateFile:
+    """One file, written by one thread at a time. `what` it keeps, with its verb."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+        self._failing = False
+        self._stopping = asyncio.Event()
+        self.wait_s = PERIOD_S  # until the next look
+
+    async def watch(self) -> None:
+        """Write now and then until `stop`, and then once more.
+
+        It is not cancelled: its thread would go on, and might put an older state in place.
+        """
+        stopping = False
+        while not stopping:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self.wait_s)
+            stopping = self._stopping.is_set()
+            if stopping or self._is_due():
+                await self.write()
+
+    def stop(self) -> None:
+        """Nothing changes any more."""
+        self._stopping.set()
+
+    def _is_due(self) -> bool:
+        return True
+
+    async def write(self) -> None:
+        """Write what is new. After a failure it stays new."""
+        raise NotImplementedError
+
+    def _wrote(self, error: Exception | None) -> None:
+        """Log the first failure, and its end."""
+        if error is not None and not self._failing:
+            logger.warning("%s not written error=%s", self._what, error)
+        elif error is None and self._failing:
+            logger.info("%s written again", self._what)
+        self._failing = error is not None
+
+
+FILE: Final = "penstock.db"
 # Another process holds the file for milliseconds.
 LOCKED_S: Final = 5.0
 VERSION: Final = 1
@@ -50,20 +97,22 @@ ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
 Counts = tuple[int, int, int, int]
 
 
-class Ledger:
-    """The file in one folder, and what of it is written already."""
+class Ledger(StateFile):
+    """What tenants have used, and what of it is written already.
+
+    What is written are differences. So two processes may write to one file, as they do while one
+    takes the place of another.
+    """
 
     def __init__(
         self, folder: Path, budgets: Budgets, usage: TenantUsage, wall: Callable[[], float] = time
     ) -> None:
-        self._path = folder / FILE
+        super().__init__(folder / FILE, "what tenants use is")
         self._budgets = budgets
         self._usage = usage
         self._wall = wall
         self._charged: dict[Bucket, float] = {}  # of `taken`, what is written
         self._counted: dict[tuple[str, str], Counts] = {}
-        self._failing = False
-        self._stopping = asyncio.Event()
 
     def open(self, now_s: float) -> None:
         """Read what was used before. Raises OSError if the file cannot be used."""
@@ -76,35 +125,16 @@ class Ledger:
         except (sqlite3.Error, OSError) as error:
             raise OSError(0, f"state.dir: {self._path} cannot be used: {error}") from error
 
-    async def watch(self) -> None:
-        """Write now and then until `stop`, and then once more.
-
-        It is not cancelled: its thread would go on, and nobody would know what it has written.
-        """
-        while not self._stopping.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), PERIOD_S)
-            await self.write()
-
-    def stop(self) -> None:
-        """No more requests come."""
-        self._stopping.set()
-
     async def write(self) -> None:
-        """Write what is new. After a failure it stays new."""
         charges, counts = self._new_charges(), self._new_counts()
         if not charges and not counts:
             return
         try:
             await asyncio.to_thread(self._write, list(charges.values()), counts)
         except (sqlite3.Error, OSError) as error:
-            if not self._failing:
-                logger.warning("what tenants use is not written error=%s", error)
-            self._failing = True
+            self._wrote(error)
             return
-        if self._failing:
-            logger.info("what tenants use is written again")
-        self._failing = False
+        self._wrote(None)
         for bucket, row in charges.items():
             self._charged[bucket] = self._charged.get(bucket, 0.0) + float(row["used"])
         for tenant, model, *new in counts:
@@ -179,3 +209,61 @@ class Ledger:
 
 def _added(before: Counts, new: list[int]) -> Counts:
     return (before[0] + new[0], before[1] + new[1], before[2] + new[2], before[3] + new[3])
+
+
+CANARIES: Final = "canaries.json"
+KEYS_S: Final = 60.0
+# After a failed write. The time begins at PERIOD_S and doubles.
+RETRY_MAX_S: Final = 60.0
+
+
+class CanaryFile(StateFile):
+    """Where canaries stand, so that a restart does not begin them anew.
+
+    It is written after each move, and once a minute for the keys that were seen. The newest state
+    is the last one written. A write that failed is tried again soon. The file is replaced as a
+    whole: whoever is killed leaves the old one.
+    """
+
+    def __init__(self, folder: Path, canaries: Canaries) -> None:
+        super().__init__(folder / CANARIES, "canaries are")
+        self._canaries = canaries
+        self._written_s = monotonic()
+
+    def read(self) -> None:
+        """Tell the canaries where they stood. A file that cannot be read begins them anew."""
+        try:
+            known = orjson.loads(self._path.read_bytes())
+            self._canaries.resume(known if isinstance(known, dict) else {})
+        except FileNotFoundError:
+            return
+        except (OSError, orjson.JSONDecodeError) as error:
+            logger.warning("canaries begin anew: %s cannot be read: %s", self._path, error)
+
+    def _is_due(self) -> bool:
+        return self._canaries.changed or monotonic() - self._written_s >= KEYS_S
+
+    async def write(self) -> None:
+        canaries, self._written_s = self._canaries, monotonic()
+        canaries.changed = False
+        try:
+            await asyncio.to_thread(self._replace, orjson.dumps(canaries.to_state()))
+        except OSError as error:
+            canaries.changed = True
+            self.wait_s = min(2 * self.wait_s, RETRY_MAX_S) if self._failing else PERIOD_S
+            self._wrote(error)
+            return
+        self.wait_s = PERIOD_S
+        self._wrote(None)
+
+    def _replace(self, state: bytes) -> None:
+        """Put a new file in place. Raises OSError."""
+        if state == b"{}" and not self._path.exists():
+            return
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        new = self._path.with_suffix(".new")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(state)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
