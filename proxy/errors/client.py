@@ -131,6 +131,7 @@ class DecodedTooLarge(BodyTooLarge):
 class Unsupported(ClientError):
     """HTTP that is not spoken here."""
 
+    status = 501
     code = "unsupported"
     closes = True
 
@@ -171,7 +172,6 @@ class UpgradeRequired(Unsupported):
 
 
 class UnsupportedCoding(Unsupported):
-    status = 501
     message = "The only supported transfer coding is chunked."
 
 
