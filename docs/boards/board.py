@@ -1,6 +1,6 @@
 """What all boards share: their name, their variables, and the way from one to another."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -33,9 +33,11 @@ MODELS: Final = (
 TENANTS: Final = "label_values(penstock_tenant_requests_total, tenant)"
 
 
-def board(name: str, title: str, text: str) -> dashboard.Dashboard:
-    """An empty board. `name`: of its file, and the end of its address."""
-    return (
+def board(
+    name: str, title: str, text: str, choices: Sequence[dashboard.QueryVariable], *parts: Panels
+) -> dashboard.Dashboard:
+    """A board with these panels and headings. `name`: of its file, and the end of its address."""
+    built = (
         dashboard.Dashboard(f"penstock: {title}")
         .uid(f"penstock-{name}")
         .description(text)
@@ -57,10 +59,8 @@ def board(name: str, title: str, text: str) -> dashboard.Dashboard:
             .default_value(RUNBOOK)
         )
     )
-
-
-def filled(built: dashboard.Dashboard, *parts: Panels) -> dashboard.Dashboard:
-    """The board with these panels, and headings between them."""
+    for variable in choices:
+        built.with_variable(variable)
     for each in chain(*parts):
         if isinstance(each, dashboard.Row):
             built.with_row(each)

@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import units
 
-from docs.boards.board import ANY, BACKENDS, MODELS, POOLS, Panels, board, choice, filled
+from docs.boards.board import ANY, BACKENDS, MODELS, POOLS, Panels, board, choice
 from docs.boards.panels import limit, lines, percentile, rows, timeline
 from docs.boards.parts import TOKENS, TOKENS_A_SECOND, Column, Query
 from docs.boards.words import STATES, numbered
@@ -16,23 +16,14 @@ SLOW = limit("PenstockBackendSlow")
 
 def engines() -> dashboard.Dashboard:
     """The board, with all its panels."""
-    text = "Each backend beside its peers: state, speed, queue, cache, hits, failures and GPU."
-    built = board("engines", "engines", text)
-    built.with_variable(choice("pool", POOLS, "Pools of the configuration.", ANY))
-    built.with_variable(choice("backend", BACKENDS, "Backends of these pools."))
-    built.with_variable(choice("model", MODELS, "Models, for the latencies.", ANY))
-    return filled(
-        built,
-        _at_a_glance(),
-        _outages(),
-        _speed(),
-        _latencies(),
-        _load(),
-        _tokens(),
-        _cache(),
-        _failures(),
-        _gpus(),
+    choices = (
+        choice("pool", POOLS, "Pools of the configuration.", ANY),
+        choice("backend", BACKENDS, "Backends of these pools."),
+        choice("model", MODELS, "Models, for the latencies.", ANY),
     )
+    text = "Each backend beside its peers: state, speed, queue, cache, hits, failures and GPU."
+    parts = (_at_a_glance, _outages, _speed, _latencies, _load, _tokens, _cache, _failures, _gpus)
+    return board("engines", "engines", text, choices, *(part() for part in parts))
 
 
 def one(metric: str) -> str:

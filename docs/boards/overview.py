@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import units
 
-from docs.boards.board import ANY, MODELS, POOLS, Panels, board, choice, filled
+from docs.boards.board import ANY, MODELS, POOLS, Panels, board, choice
 from docs.boards.panels import (
     BURN_RATES,
     figure,
@@ -31,13 +31,13 @@ BURNING = ((1.0, "yellow"), (BURN_RATES["6h"], "orange"), (BURN_RATES["1h"], "re
 
 def overview() -> dashboard.Dashboard:
     """The board, with all its panels."""
-    text = "Why it is slow, what users feel, what comes through, and penstock itself."
-    built = board("overview", "overview", text)
-    built.with_variable(choice("pool", POOLS, "Pools of the configuration.", ANY))
-    built.with_variable(choice("model", MODELS, "Models, for the latencies.", ANY))
-    return filled(
-        built, _verdict(), _promises(), _felt(), _through(), _lost(), _waiting(), _new(), _itself()
+    choices = (
+        choice("pool", POOLS, "Pools of the configuration.", ANY),
+        choice("model", MODELS, "Models, for the latencies.", ANY),
     )
+    text = "Why it is slow, what users feel, what comes through, and penstock itself."
+    parts = (_verdict, _promises, _felt, _through, _lost, _waiting, _new, _itself)
+    return board("overview", "overview", text, choices, *(part() for part in parts))
 
 
 def _verdict() -> Panels:

@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import units
 
-from docs.boards.board import ANY, MODELS, POOLS, TENANTS, Panels, board, choice, filled
+from docs.boards.board import ANY, MODELS, POOLS, TENANTS, Panels, board, choice
 from docs.boards.panels import figure, lines, percentile, rows
 from docs.boards.parts import TOKENS_A_SECOND, Column, Query
 
@@ -18,12 +18,14 @@ TOKENS = f'penstock_tenant_tokens_total{{{USED}, kind!="cached"}}'
 
 def tenants() -> dashboard.Dashboard:
     """The board, with all its panels."""
+    choices = (
+        choice("pool", POOLS, "Pools of the configuration, for costs.", ANY),
+        choice("tenant", TENANTS, "Tenants that were served.", ANY),
+        choice("model", MODELS, "Models, for what tenants used.", ANY),
+    )
     text = "Who uses the fleet, who is refused, which class waits, and what it costs."
-    built = board("tenants", "tenants and cost", text)
-    built.with_variable(choice("pool", POOLS, "Pools of the configuration, for costs.", ANY))
-    built.with_variable(choice("tenant", TENANTS, "Tenants that were served.", ANY))
-    built.with_variable(choice("model", MODELS, "Models, for what tenants used.", ANY))
-    return filled(built, _use(), _flow(), _classes(), _clients(), _cost())
+    parts = (_use, _flow, _classes, _clients, _cost)
+    return board("tenants", "tenants and cost", text, choices, *(part() for part in parts))
 
 
 def spent(kind: str) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.gpu_report import GpuReport
-from penstock.health.client import Answer, Connections
+from penstock.health.probes import Answer, Connections
 from penstock.health.scrape import TooLarge, samples_of
 from penstock.proxy.data.configuration import Configuration
 from penstock.proxy.wire.handshakes import HandshakeThreads

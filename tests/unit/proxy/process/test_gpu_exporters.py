@@ -8,7 +8,7 @@ import pytest
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.gpu_report import GpuReport
-from penstock.health.client import Client
+from penstock.health.probes import Client
 from penstock.health.scrape import SERIES_MAX, TooLarge
 from penstock.proxy.process import gpu_exporters
 from penstock.proxy.process.gpu_exporters import Exporter, Gpus, read_gpus
