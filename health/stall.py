@@ -9,12 +9,12 @@ depends on the oldest prompt. An engine that is stuck, or that has no known work
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
 from penstock.conf.health import HealthSettings
-from penstock.health.probes import Outcome, Task
+from penstock.health.probes import Outcome, Prober, Task
 
 # With requests in flight and no token for this time, plus the time that the oldest prompt takes at
 # the measured rate, a deep probe comes at once. Engines prefill first come, first served, so the
@@ -145,18 +145,6 @@ class Late:
 PROBES_ROW: Final = 2
 
 
-class Asks(Protocol):
-    """How a backend is asked. `probes.Prober` does it over HTTP."""
-
-    async def live(self, timeout_s: float) -> Outcome: ...
-    async def ready(self, timeout_s: float) -> Outcome: ...
-    async def deep(
-        self, model: str, task: Task | None, timeout_s: float
-    ) -> tuple[Task | None, Outcome]: ...
-    async def report(self, timeout_s: float, now_s: float) -> EngineReport | None: ...
-    async def version(self, timeout_s: float) -> str | None: ...
-
-
 class Looked(NamedTuple):
     """The result of a deep probe, and what else was seen."""
 
@@ -177,7 +165,7 @@ class DeepProbe:
         self.late = Late(backend)
         self.task: Task | None = None
 
-    async def look(self, ask: Asks, model: str, settings: HealthSettings) -> Looked:
+    async def look(self, ask: Prober, model: str, settings: HealthSettings) -> Looked:
         """Ask, and say what the answer means."""
         backend, late = self._backend, self.late
         began_s, timeout_s, progress = self._now(), settings.deep.timeout_s, backend.progress

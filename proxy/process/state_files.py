@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from operator import sub
 from pathlib import Path
 from time import monotonic, time
 from typing import Final
@@ -95,6 +96,7 @@ ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
 """
 
 Counts = tuple[int, int, int, int]
+_NONE: Final = (0, 0, 0, 0)
 
 
 class Ledger(StateFile):
@@ -130,16 +132,14 @@ class Ledger(StateFile):
         if not charges and not counts:
             return
         try:
-            await asyncio.to_thread(self._write, list(charges.values()), counts)
+            await asyncio.to_thread(self._write, list(charges.values()), self._rows(counts))
         except (sqlite3.Error, OSError) as error:
             self._wrote(error)
             return
         self._wrote(None)
         for bucket, row in charges.items():
             self._charged[bucket] = self._charged.get(bucket, 0.0) + float(row["used"])
-        for tenant, model, *new in counts:
-            before = self._counted.get((tenant, model), (0, 0, 0, 0))
-            self._counted[tenant, model] = _added(before, new)
+        self._counted |= counts
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=LOCKED_S)
@@ -185,30 +185,31 @@ class Ledger(StateFile):
         self._charged = {each: taken for each, taken in self._charged.items() if each in known}
         return rows
 
-    def _new_counts(self) -> list[tuple[str, str, int, int, int, int]]:
-        rows = []
+    def _new_counts(self) -> dict[tuple[str, str], Counts]:
+        """The totals that are not written."""
+        found: dict[tuple[str, str], Counts] = {}
         for tenant, model, used in self._usage.items():
             now = (used.requests, used.prompt_tokens, used.cached_tokens, used.completion_tokens)
-            before = self._counted.get((tenant, model), (0, 0, 0, 0))
-            if now != before:
-                new = [each - old for each, old in zip(now, before, strict=True)]
-                rows.append((tenant, model, new[0], new[1], new[2], new[3]))
-        return rows
+            if now != self._counted.get((tenant, model), _NONE):
+                found[tenant, model] = now
+        return found
+
+    def _rows(self, counts: dict[tuple[str, str], Counts]) -> list[tuple[str | int, ...]]:
+        """What each total has grown by."""
+        return [
+            (*key, *map(sub, now, self._counted.get(key, _NONE))) for key, now in counts.items()
+        ]
 
     def _write(
         self,
         charges: list[dict[str, str | float]],
-        counts: list[tuple[str, str, int, int, int, int]],
+        counts: list[tuple[str | int, ...]],
     ) -> None:
         with closing(self._connect()) as database:
             database.execute("PRAGMA synchronous = NORMAL")
             with database:
                 database.executemany(_CHARGE, charges)
                 database.executemany(_COUNT, counts)
-
-
-def _added(before: Counts, new: list[int]) -> Counts:
-    return (before[0] + new[0], before[1] + new[1], before[2] + new[2], before[3] + new[3])
 
 
 CANARIES: Final = "canaries.json"
