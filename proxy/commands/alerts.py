@@ -18,6 +18,7 @@ from penstock.balancing.slo.objective import BAD_MIN, Goal, Pair, goals_of, pair
 from penstock.conf.load import load
 from penstock.conf.settings import Settings
 from penstock.conf.slo import SloSettings
+from penstock.proxy.commands.boards import RUNBOOK
 from penstock.proxy.telemetry.families import ALL
 
 _FILE: Final = Path(__file__).with_suffix(".yaml")
@@ -99,7 +100,6 @@ def _expr(labels: Mapping[str, str], goal: Goal, pair: Pair, window_s: float) ->
 _HEAD: Final = (
     "# Alert rules, written by `penstock alerts`. They expect a scrape job named penstock.\n"
 )
-RUNBOOK: Final = "docs/runbook.md"
 
 
 class _Dumper(yaml.SafeDumper):

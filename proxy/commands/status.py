@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,9 +66,10 @@ def _state(proxy: Mapping[str, Any]) -> str:
     up = f"up {age(up_s)} since {_moment(since)}" if up_s is not None and since else "up -"
     queued = sum(proxy.get("waiting", {}).values())
     late = f"{lag_ms:.0f} ms" if lag_ms is not None else UNKNOWN
+    opened = f"{proxy['open_requests']:,}" if "open_requests" in proxy else UNKNOWN
     return (
         f"Proxy {proxy['state']}, {up}, {proxy['version']} {proxy.get('build', '')}".rstrip()
-        + f", {_count(proxy.get('open_requests'))} open, {queued:,} queued, lag {late}"
+        + f", {opened} open, {queued:,} queued, lag {late}"
     )
 
 
@@ -86,23 +86,15 @@ def _refused(proxy: Mapping[str, Any]) -> list[str]:
     reasons: Mapping[str, int] = proxy.get("refused_lately") or {}
     if not reasons:
         return []
-    return [f"Refused in the last minutes: {sum(reasons.values()):,} ({_most(reasons)})."]
+    told = [f"{reason} {count:,}" for reason, count in reasons.items()][:REASONS_MAX]
+    if rest := sum([*reasons.values()][REASONS_MAX:]):
+        told.append(f"others {rest:,}")
+    return [f"Refused in the last minutes: {sum(reasons.values()):,} ({', '.join(told)})."]
 
 
-def _most(reasons: Mapping[str, int]) -> str:
-    """The most frequent reasons, which come first."""
-    told: Sequence[str] = [f"{reason} {count:,}" for reason, count in reasons.items()]
-    rest = sum(list(reasons.values())[REASONS_MAX:])
-    return ", ".join([*told[:REASONS_MAX], *([f"others {rest:,}"] if rest else [])])
-
-
-def _count(count: int | None) -> str:
-    return f"{count:,}" if count is not None else UNKNOWN
-
-
-def _moment(unix_s: float) -> str:
+def _moment(unix_s: float, form: str = "%m-%d %H:%M") -> str:
     """By the clock of whoever asks."""
-    return datetime.fromtimestamp(unix_s).astimezone().strftime("%m-%d %H:%M")
+    return datetime.fromtimestamp(unix_s).astimezone().strftime(form)
 
 
 def slo_lines(objectives: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -151,7 +143,7 @@ def _show(lines: list[str]) -> None:
     if not sys.stdout.isatty():
         print("\n".join(lines), end="\n\n", flush=True)
         return
-    size = shutil.get_terminal_size()
+    size = get_terminal_size()
     print(_CLEAR + "\n".join(_fitting(lines, size.columns, size.lines - 1)), flush=True)
 
 
@@ -226,7 +218,7 @@ def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
         if each["kind"] == "fine":
             lines.append(f"{each['pool']}: nothing is wrong.")
             continue
-        since = datetime.fromtimestamp(each["since"]).astimezone().strftime("%H:%M:%S")
+        since = _moment(each["since"], "%H:%M:%S")
         lines.append(f"{each['pool']}, since {since}: {each['sentence']}")
         lines += [f"  To do: {step}" for step in each["to_do"]]
     return [*lines, ""] if lines else []
