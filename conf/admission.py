@@ -5,14 +5,12 @@ from typing import Annotated, Final, Self
 from pydantic import (
     AfterValidator,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails
 
-from penstock.conf.kinds import Amount, DurationS, Name, OptionalWaitS, Section
+from penstock.conf.kinds import Amount, DurationS, Name, OptionalWaitS, Section, fault, refuse
 
 CLASSES_MAX: Final = 16
 STEPS_MAX: Final = 64
@@ -146,26 +144,21 @@ class AdmissionSettings(Section):
         cls, steps: tuple[StepSettings, ...], info: ValidationInfo
     ) -> tuple[StepSettings, ...]:
         known = [each.name for each in info.data.get("classes", ())]
-        errors: list[InitErrorDetails] = []
+        errors = []
         for number, step in enumerate(steps):
             name = step.service_class
             if known and name not in known:
-                problem = ValueError(f"there is no class {name}: there are {', '.join(known)}")
-                at = (number, "class")  # so that the line of this step is told
-                errors.append(
-                    {"type": "value_error", "loc": at, "input": name, "ctx": {"error": problem}}
-                )
-        if errors:
-            raise ValidationError.from_exception_data("degrade", errors)
+                problem = f"there is no class {name}: there are {', '.join(known)}"
+                errors.append(fault((number, "class"), name, problem))
+        refuse("degrade", errors)
         return steps
 
     @field_validator("default_class")
     @classmethod
     def _is_a_class(cls, name: str, info: ValidationInfo) -> str:
-        classes = info.data.get("classes", ())
-        if classes and name not in [each.name for each in classes]:
-            known = ", ".join([each.name for each in classes])
-            raise ValueError(f"there is no class {name}: there are {known}")
+        known = [each.name for each in info.data.get("classes", ())]
+        if known and name not in known:
+            raise ValueError(f"there is no class {name}: there are {', '.join(known)}")
         return name
 
     @model_validator(mode="after")

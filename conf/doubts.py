@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from penstock.conf.keypath import KeyPath, spell
+from penstock.conf.keypath import KeyPath, leaves, spell
 from penstock.conf.kinds import is_loopback
 from penstock.conf.pools import PoolSettings
 from penstock.conf.route_doubts import route_doubts
@@ -85,24 +85,12 @@ def _probes(settings: Settings) -> Iterator[Doubt]:
 
 def secrets_of(settings: Settings) -> Iterator[tuple[KeyPath, SecretStr, bool]]:
     """Each secret: the path of its key, the secret, and whether it comes from a file."""
-    admin = settings.admin
-    holders: list[tuple[KeyPath, SecretStr | None, str | None]] = [
-        (("admin", "token"), admin.token, admin.token_file),
-        (("admin", "metrics_token"), admin.metrics_token, admin.metrics_token_file),
-        (("admin", "view_token"), admin.view_token, admin.view_token_file),
-        (("tracing", "headers"), settings.tracing.headers, settings.tracing.headers_file),
-    ]
-    for number, pool in enumerate(settings.pools):
-        holders.append((("pools", number, "api_key"), pool.api_key, pool.api_key_file))
-        for index, backend in enumerate(pool.backends):
-            own: KeyPath = ("pools", number, "backends", index, "api_key")
-            holders.append((own, backend.api_key, backend.api_key_file))
-    for number, tenant in enumerate(settings.tenants):
-        for index, key in enumerate(tenant.keys):
-            holders.append((("tenants", number, "keys", index, "key"), key.key, key.key_file))
-    for at, secret, file in holders:
-        if secret is not None:
-            yield at if file is None else (*at[:-1], f"{at[-1]}_file"), secret, file is not None
+    values = dict(leaves(settings))
+    for at, secret in values.items():
+        file_at = (*at[:-1], f"{at[-1]}_file")
+        if isinstance(secret, SecretStr) and file_at in values:
+            in_file = values[file_at] is not None
+            yield file_at if in_file else at, secret, in_file
 
 
 def _secrets(settings: Settings) -> Iterator[Doubt]:

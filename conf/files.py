@@ -1,18 +1,16 @@
-"""Reads the files that a configuration names: itself, and the secrets in `admin.token_file`,
-`pools[].api_key_file`, `backends[].api_key_file`, `tenants[].keys[].key_file` and
-`tracing.headers_file`.
+"""Reads the files that a configuration names: itself, and those of its secrets.
 
-The content of a secret's file becomes the secret itself. A relative name in the configuration file
-starts at the folder of that file, any other one at the working directory. Messages name the key and
-the file, never the content. What is no regular file is refused: a pipe that nobody writes to would
-block its reader for ever.
+The content of the file named at `KEY_file`, beside a secret `KEY`, becomes the secret itself. A
+relative name in the configuration file starts at the folder of that file, any other one at the
+working directory. Messages name the key and the file, never the content. What is no regular file is
+refused: a pipe that nobody writes to would block its reader for ever.
 """
 
 import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +18,14 @@ from pydantic import SecretStr
 
 from penstock.conf.draft import Draft
 from penstock.conf.issues import ConfigError, Issue, shown
-from penstock.conf.keypath import KeyPath
+from penstock.conf.keypath import KeyPath, is_secret, keys_at
 from penstock.conf.kinds import (
     HEADER_LINES_CHARS_MAX,
     SECRET_CHARS_MAX,
     check_header_lines,
     check_secret,
 )
+from penstock.conf.settings import Settings
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
@@ -88,26 +87,30 @@ _LINES: Final[_Kind] = (HEADER_LINES_CHARS_MAX, check_header_lines)
 
 def put_secrets(draft: Draft, folder: Path) -> None:
     """Read every secret file that is named, and put its content beside the name."""
-    _put_secret(draft, ("admin",), "token", folder)
-    _put_secret(draft, ("admin",), "metrics_token", folder)
-    _put_secret(draft, ("admin",), "view_token", folder)
-    for pool in _entries(draft, ("pools",)):
-        _put_secret(draft, pool, "api_key", folder)
-        for backend in _entries(draft, (*pool, "backends")):
-            _put_secret(draft, backend, "api_key", folder)
-    for tenant in _entries(draft, ("tenants",)):
-        for key in _entries(draft, (*tenant, "keys")):
-            _put_secret(draft, key, "key", folder)
-    _put_secret(draft, ("tracing",), "headers", folder, _LINES)
+    for named_at in [at for at in named_files(draft.tree) if _is_of_secret(at)]:
+        _put_secret(draft, named_at[:-1], str(named_at[-1]).removesuffix("_file"), folder)
 
 
-def _entries(draft: Draft, path: KeyPath) -> list[KeyPath]:
-    """The paths of the entries in the list at `path`. Empty if there is no list."""
-    entries = draft.get(path)
-    return [(*path, index) for index in range(len(entries) if isinstance(entries, list) else 0)]
+def later_files(draft: Draft) -> list[KeyPath]:
+    """The keys that name other files, or a folder: those are read when the settings are known."""
+    return [at for at in named_files(draft.tree) if not _is_of_secret(at)]
 
 
-def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path, kind: _Kind = _KEY) -> None:
+def named_files(node: object, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """All keys that name a file or a folder."""
+    if isinstance(node, dict | list):
+        for step, value in node.items() if isinstance(node, dict) else enumerate(node):
+            names = isinstance(step, str) and (step in ("file", "dir") or step.endswith("_file"))
+            if names and step in keys_at(Settings, path):
+                yield *path, step
+            yield from named_files(value, (*path, step))
+
+
+def _is_of_secret(named_at: KeyPath) -> bool:
+    return is_secret(Settings, (*named_at[:-1], str(named_at[-1]).removesuffix("_file")))
+
+
+def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path) -> None:
     named_at = (*section, f"{key}_file")
     name, origin = draft.get(named_at), draft.origin_of(named_at)
     if not isinstance(name, str) or not name or origin is None:
@@ -117,7 +120,7 @@ def _put_secret(draft: Draft, section: KeyPath, key: str, folder: Path, kind: _K
         return
     path = folder / name if origin.layer == "file" else Path(name)
     try:
-        secret = _read_secret(path, kind)
+        secret = _read_secret(path, _LINES if key == "headers" else _KEY)
     except ValueError as error:
         draft.report(named_at, f"{shown(name)} {error}")
         return

@@ -4,7 +4,7 @@ A path is a tuple of keys and list indices. The functions here spell a path for 
 type that the settings want there. They do not know where values come from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import Annotated, Literal, get_args, get_origin
 
@@ -22,6 +22,19 @@ def spell(path: KeyPath) -> str:
 def fields_of(section: type[BaseModel]) -> dict[str, str]:
     """The keys of a mapping, each with the name of its field. They differ for `class`."""
     return {field.alias or name: name for name, field in section.model_fields.items()}
+
+
+def leaves(section: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """The path of every value that is not a section or a list of sections, and the value."""
+    for key, name in fields_of(type(section)).items():
+        value, at = getattr(section, name), (*path, key)
+        if isinstance(value, BaseModel):
+            yield from leaves(value, at)
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            for index, item in enumerate(value):
+                yield from leaves(item, (*at, index))
+        else:
+            yield at, value
 
 
 def type_at(root: type[BaseModel], path: Sequence[str | int]) -> object:

@@ -16,10 +16,12 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
 )
+from pydantic_core import InitErrorDetails
 
 from penstock.conf.served_paths import is_served
 from penstock.conf.units import plain, unit_of
@@ -84,7 +86,7 @@ SHAPES: Final = {
     DNS_NAME: "must be NAME:PORT such as vllm.llm.svc.cluster.local:8000, or _port._tcp.NAME",
     SELECTOR: "must be labels such as app=vllm,model=llama",
     SERVER: "must be an address and a port, such as 10.0.0.53:53 or [fd00::53]:53",
-    DIGEST: "must be 64 hexadecimal digits",
+    DIGEST: "must be the SHA-256 of a key: 64 hexadecimal digits",
     PATTERN: "must be 1 to 256 characters without spaces, with a * at the end only",
     PATH_PATTERN: "must be a path such as /v1/embeddings, with a * at the end only",
     HEADER_PATTERN: "must be 1 to 256 characters of visible ASCII, with a * at the end only",
@@ -107,6 +109,10 @@ Policy = Literal[
     "token_cost",
 ]
 POLICY_NAMES: Final[tuple[str, ...]] = get_args(Policy)
+
+
+# Where credentials belong that stand in a URL.
+_OF_POOL: Final = "use api_key_file of the pool"
 
 
 def _backend_url(text: str) -> str:
@@ -143,25 +149,18 @@ def _network(text: str) -> str:
     return str(network)
 
 
-def _metrics_url(text: str) -> str:
-    """Check the URL of an exporter. Without a path it gets /metrics."""
-    parts = _url(text)
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/metrics'}"
+def _url_to(usual: str, hint: str) -> AfterValidator:
+    """A check of a URL. Without a path it gets the usual one."""
+
+    def check(text: str) -> str:
+        parts = _url(text, hint)
+        path = parts.path if usual == "/" else parts.path.rstrip("/")
+        return f"{parts.scheme}://{parts.netloc}{path or usual}"
+
+    return AfterValidator(check)
 
 
-def _traces_url(text: str) -> str:
-    """Check the URL of a receiver of spans. Without a path it gets /v1/traces."""
-    parts = _url(text, "use tracing.headers_file")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1/traces'}"
-
-
-def _classifier_url(text: str) -> str:
-    """Check the URL of a classifier. Without a path it gets /."""
-    parts = _url(text, "a classifier gets none")
-    return f"{parts.scheme}://{parts.netloc}{parts.path or '/'}"
-
-
-def _url(text: str, hint: str = "use api_key_file of the pool") -> SplitResult:
+def _url(text: str, hint: str = _OF_POOL) -> SplitResult:
     """Check a URL of http or https without credentials, query and fragment.
 
     `hint`: where credentials belong.
@@ -212,18 +211,15 @@ def check_header_lines(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def check_digest(secret: SecretStr) -> SecretStr:
-    """Refuse text that is not a SHA-256 in hexadecimal. The message never shows it."""
-    if not re.fullmatch(DIGEST, secret.get_secret_value()):
-        raise ValueError("must be the SHA-256 of a key: 64 hexadecimal digits")
-    return secret
+def _shaped(shape: str) -> AfterValidator:
+    """A check of a secret with a shape. The message never shows it."""
 
+    def check(secret: SecretStr) -> SecretStr:
+        if not re.fullmatch(shape, secret.get_secret_value()):
+            raise ValueError(SHAPES[shape])
+        return secret
 
-def check_header_value(secret: SecretStr) -> SecretStr:
-    """Refuse text that cannot be a header's value. The message never shows it."""
-    if not re.fullmatch(HEADER_VALUE, secret.get_secret_value()):
-        raise ValueError(SHAPES[HEADER_VALUE])
-    return secret
+    return AfterValidator(check)
 
 
 def _dns_name(text: str) -> str:
@@ -253,6 +249,18 @@ def _no_address(text: str) -> str:
     raise ValueError(SHAPES[CERTIFICATE_NAME])
 
 
+def fault(at: tuple[str | int, ...], given: str | None, problem: str) -> InitErrorDetails:
+    """An error of one entry, for `refuse`, so that its own line is told."""
+    context = {"error": ValueError(problem)}
+    return {"type": "value_error", "loc": at, "input": given, "ctx": context}
+
+
+def refuse(title: str, faults: list[InitErrorDetails]) -> None:
+    """Raise a ValidationError with all of them, if there are any."""
+    if faults:
+        raise ValidationError.from_exception_data(title, faults)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a configured or requested host is this machine itself."""
     if host == "localhost":
@@ -273,16 +281,12 @@ def _hidden(shape: str) -> WithJsonSchema:
 RunbookUrl = Annotated[str, Field(pattern=RUNBOOK_URL)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 PathPrefix = Annotated[str, Field(pattern=PREFIX), AfterValidator(_prefix)]
-MetricsUrl = Annotated[str, AfterValidator(_metrics_url)]
-TracesUrl = Annotated[str, AfterValidator(_traces_url)]
-ClassifierUrl = Annotated[str, AfterValidator(_classifier_url)]
+MetricsUrl = Annotated[str, _url_to("/metrics", _OF_POOL)]
+TracesUrl = Annotated[str, _url_to("/v1/traces", "use tracing.headers_file")]
+ClassifierUrl = Annotated[str, _url_to("/", "a classifier gets none")]
 Secret = Annotated[SecretStr, AfterValidator(check_secret), _hidden(SECRET)]
-HeaderLines = Annotated[
-    SecretStr,
-    AfterValidator(check_header_lines),
-    _hidden(HEADER_LINES),
-]
-Digest = Annotated[SecretStr, AfterValidator(check_digest), _hidden(DIGEST)]
+HeaderLines = Annotated[SecretStr, AfterValidator(check_header_lines), _hidden(HEADER_LINES)]
+Digest = Annotated[SecretStr, _shaped(DIGEST), _hidden(DIGEST)]
 Name = Annotated[str, Field(pattern=NAME)]
 Host = Annotated[str, Field(pattern=HOST)]
 Network = Annotated[str, Field(pattern=NETWORK), AfterValidator(_network)]
@@ -297,7 +301,7 @@ Pattern = Annotated[str, Field(pattern=PATTERN)]
 PathPattern = Annotated[str, Field(pattern=PATH_PATTERN)]
 HeaderPattern = Annotated[str, Field(pattern=HEADER_PATTERN)]
 # Backends may ask for a key in any header.
-HeaderValue = Annotated[SecretStr, AfterValidator(check_header_value), _hidden(HEADER_VALUE)]
+HeaderValue = Annotated[SecretStr, _shaped(HEADER_VALUE), _hidden(HEADER_VALUE)]
 Sentence = Annotated[str, Field(pattern=SENTENCE)]
 ClockTime = Annotated[str, Field(pattern=CLOCK)]
 CertificateName = Annotated[str, Field(pattern=CERTIFICATE_NAME), AfterValidator(_no_address)]

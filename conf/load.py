@@ -4,12 +4,12 @@ All errors are collected and reported at once, each with its place and its key. 
 an argument, and only this module reads it. The result is valid, or a ConfigError is raised.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from penstock.conf.complaints import complaints
 from penstock.conf.document import UNREAD, read
@@ -17,13 +17,14 @@ from penstock.conf.doubts import doubts, secrets_of
 from penstock.conf.draft import Draft, Origin, put_environment, put_flags
 from penstock.conf.files import (
     doubt_open_file,
+    later_files,
     mode_for_all,
     put_secrets,
     read_regular,
     text_of_file,
 )
 from penstock.conf.issues import Issue, shown
-from penstock.conf.keypath import KeyPath, fields_of, spell
+from penstock.conf.keypath import KeyPath, leaves, spell
 from penstock.conf.repeated_names import repeated_names
 from penstock.conf.settings import Settings
 
@@ -47,14 +48,9 @@ def take_vanished(draft: Draft) -> None:
             draft.remove(path)
 
 
-_TLS: Final = ("listen", "tls")
-# Files that are read later, when the settings are known. Those of pools come on top.
-_FILES: Final[tuple[KeyPath, ...]] = (
-    ("tokens", "file"),
-    (*_TLS, "cert_file"),
-    (*_TLS, "key_file"),
-    (*_TLS, "client_ca_file"),
-)
+# What may come into being later.
+_FOUND: Final = ("discover", "file")
+_KEPT: Final = ("state", "dir")
 # Top-level keys with this prefix are free for anchors.
 FREE_PREFIX: Final = "x-"
 
@@ -84,32 +80,21 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     take_vanished(draft)
     folder = path.parent if path is not None else Path()
     put_secrets(draft, folder)
-    pools = draft.get(("pools",))
-    pool_tls: list[KeyPath] = [
-        ("pools", index, "tls") for index in range(len(pools) if isinstance(pools, list) else 0)
-    ]
-    named_at = list(_FILES)
-    for at in pool_tls:
-        named_at += [(*at, name) for name in ("ca_file", "cert_file", "key_file")]
-    for at in named_at:
+    files = later_files(draft)
+    for at in files:
         _place(draft, at, folder)
-    for at in pool_tls:
-        _place(draft, (*at[:-1], "discover", "file"), folder)
-    _place(draft, ("state", "dir"), folder)
-    settings = _validated(draft, named_at)
-    for at in (_TLS, *pool_tls):
-        key_file = draft.get((*at, "key_file"))
-        if isinstance(key_file, str):
-            doubt_open_file(draft, (*at, "key_file"), Path(key_file))
-    for at in pool_tls:
-        _doubt_missing(draft, (*at[:-1], "discover", "file"))
+    settings = _validated(draft, [at for at in files if at[-2:] not in (_FOUND, _KEPT)])
+    for at in files:
+        name = draft.get(at)
+        if at[-1] == "key_file" and isinstance(name, str):
+            doubt_open_file(draft, at, Path(name))
+        elif at[-2:] == _FOUND:
+            _doubt_missing(draft, at)
     for at, problem in doubts(settings):
         draft.doubt(at, problem)
     if path is not None:
         _doubt_literal_secrets(draft, settings, path)
-    origins = {
-        spell(leaf): str(draft.origins.get(leaf, "default")) for leaf in _leaves(settings, ())
-    }
+    origins = {spell(at): str(draft.origins.get(at, "default")) for at, _ in leaves(settings)}
     return Loaded(settings, origins, draft.doubts)
 
 
@@ -199,16 +184,3 @@ def _validated(draft: Draft, files: Iterable[KeyPath]) -> Settings:
     draft.raise_issues()
     assert settings is not None, "a refusal without an issue"
     return settings
-
-
-def _leaves(section: BaseModel, path: KeyPath) -> Iterator[KeyPath]:
-    """The path of every value that is not a section or a list of sections."""
-    for key, name in fields_of(type(section)).items():
-        value, at = getattr(section, name), (*path, key)
-        if isinstance(value, BaseModel):
-            yield from _leaves(value, at)
-        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-            for index, item in enumerate(value):
-                yield from _leaves(item, (*at, index))
-        else:
-            yield at

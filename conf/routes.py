@@ -4,11 +4,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import InitErrorDetails
 
 from penstock.conf.canary import CanarySettings
-from penstock.conf.kinds import FRAMING, Amount, Header, HeaderValue, Name, Section, Sentence, Word
+from penstock.conf.kinds import (
+    FRAMING,
+    Amount,
+    Header,
+    HeaderValue,
+    Name,
+    Section,
+    Sentence,
+    Word,
+    fault,
+    refuse,
+)
 from penstock.conf.route_match import HEADERS_MAX, MatchSettings, OneOrMany, told_once
 
 ROUTES_MAX: Final = 1_024
@@ -257,9 +268,8 @@ def check_routes(routes: Sequence[RouteSettings], settings: Mapping[str, Any]) -
             there = f"routes[{first[route.name]}]"
             problem = f"route name {route.name!r} is taken by {there}; names must be unique"
             faults.append((("name",), None, problem))
-        errors += [_error((number, *at), given, problem) for at, given, problem in faults]
-    if errors:
-        raise ValidationError.from_exception_data("routes", errors)
+        errors += [fault((number, *at), given, problem) for at, given, problem in faults]
+    refuse("routes", errors)
 
 
 def _unknown(route: RouteSettings, known: Mapping[str, list[str] | None]) -> Iterator[_Fault]:
@@ -320,8 +330,3 @@ def _place(
     each: TargetSettings | FallbackSettings | MirrorSettings | CanarySettings,
 ) -> tuple[str, str | None]:
     return each.pool, each.model
-
-
-def _error(at: At, given: str | None, problem: str) -> InitErrorDetails:
-    context = {"error": ValueError(problem)}
-    return {"type": "value_error", "loc": at, "input": given, "ctx": context}

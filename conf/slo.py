@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Final, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import InitErrorDetails
 
-from penstock.conf.kinds import DurationS, Name, Section
+from penstock.conf.kinds import DurationS, Name, Section, fault, refuse
 
 SLOS_MAX: Final = 64
 DAY_S: Final = 86_400.0
@@ -112,15 +112,9 @@ def check_slos(slos: Sequence[SloSettings], pools: Iterable[str], classes: Itera
             if name is not None and known[key] and name not in known[key]:
                 there_are = ", ".join(known[key][:20])
                 problem = f"there is no {key} {name}: there are {there_are}"
-                errors.append(_error((number, key), name, problem))
+                errors.append(fault((number, key), name, problem))
         pair = (slo.pool, slo.service_class)
         if first.setdefault(pair, number) != number:
             problem = f"has the same pool and class as slo[{first[pair]}]: put both in one"
-            errors.append(_error((number,), None, problem))
-    if errors:
-        raise ValidationError.from_exception_data("slo", errors)
-
-
-def _error(at: tuple[str | int, ...], given: str | None, problem: str) -> InitErrorDetails:
-    context = {"error": ValueError(problem)}
-    return {"type": "value_error", "loc": at, "input": given, "ctx": context}
+            errors.append(fault((number,), None, problem))
+    refuse("slo", errors)

@@ -16,12 +16,10 @@ from penstock.balancing.backend import AdminState, Backend
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.outliers.penalties import Cause
 from penstock.conf.health import HealthSettings
-from penstock.health.client import Client, Connections
 from penstock.health.machine import ToReturn
 from penstock.health.pace import Pace, Places
-from penstock.health.probes import LastProbe, Outcome, Prober
+from penstock.health.probes import Client, Connections, LastProbe, Outcome, Prober, Shortage
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
-from penstock.health.shortage import Shortage
 from penstock.health.watch import Watch
 
 logger = logging.getLogger(__name__)

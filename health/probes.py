@@ -4,19 +4,73 @@ Live: `GET /health` answers 200. Ready: `GET /v1/models` lists the models that i
 of backends uses the list, too, and so does whoever has an adapter loaded. Deep: one token or one
 embedding, because vLLM's `/health` answers 200 while its engine hangs, sleeps or drains. Each probe
 is one request, limited in time and size, on a new connection for each turn. Its outcome is a value,
-never an exception.
+never an exception. `proxy.wire.questions` implements the HTTP client, as far as it is known here.
 """
 
+import logging
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 
 from penstock.balancing.engine_report import EngineReport
-from penstock.health.client import Answer, Client
 from penstock.health.engine import read_models, read_version
 from penstock.health.scrape import METRICS, METRICS_BYTES_MAX, TooLarge, read_report
+
+
+class Answer(Protocol):
+    """A status and a body, or the `reason` why there is none."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of the body was cut."""
+
+    @property
+    def reason(self) -> str: ...
+    @property
+    def certain(self) -> bool:
+        """Nobody listens there."""
+
+    @property
+    def own(self) -> bool:
+        """The process could not ask, which says nothing of the backend."""
+
+
+class Client(Protocol):
+    """Asks one backend, below the path of its URL. A question may be cancelled."""
+
+    async def get(self, path: bytes, timeout_s: float, limit_bytes: int = ...) -> Answer:
+        """The answer to a GET, cut at a limit."""
+
+    async def post(
+        self,
+        path: bytes,
+        body: bytes,
+        timeout_s: float,
+        fields: bytes = ...,
+        limit_bytes: int = ...,
+    ) -> Answer:
+        """The answer to a JSON body. `fields` are more header lines."""
+
+    def hang_up(self) -> None:
+        """End the connection. The next question opens a new one."""
+
+
+class Connections(Protocol):
+    """How a backend is reached. `proxy.wire.pool.ConnectionPool` implements it."""
+
+    @property
+    def tls(self) -> object:
+        """What verifies the certificate of an https backend."""
+
+    def questions(self, authorization: bytes | None = None) -> Client:
+        """A client with this key, on a connection of its own."""
+
 
 # The limit for an answer whose body is not read.
 STATUS_BYTES_MAX: Final = 4_096
@@ -201,3 +255,30 @@ def _judge(answer: Answer) -> Outcome:
 def _unheard(answer: Answer) -> Outcome:
     """What it means that there is no answer."""
     return Outcome(answer.reason, certain=answer.certain, own=answer.own)
+
+
+logger = logging.getLogger(__name__)
+
+_WHERE_TO_LOOK: Final = {
+    "EMFILE": "ulimit -n",
+    "ENFILE": "fs.file-max",
+    "EADDRNOTAVAIL": "net.ipv4.ip_local_port_range and net.ipv4.tcp_tw_reuse",
+}
+TELL_S: Final = 60.0
+
+
+class Shortage:
+    """Logs that backends cannot be asked, at most once in `TELL_S` for all of them."""
+
+    def __init__(self) -> None:
+        self._told_s = float("-inf")
+
+    def tell(self, reason: str, now_s: float) -> None:
+        if now_s - self._told_s < TELL_S:
+            return
+        self._told_s = now_s
+        logger.warning(
+            "backends cannot be asked, which says nothing of them reason=%s (see %s)",
+            reason,
+            _WHERE_TO_LOOK.get(reason, "the kernel's memory"),
+        )

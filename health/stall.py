@@ -1,16 +1,20 @@
-"""How long a backend has shown no progress, and whether a late probe only waits behind its work.
+"""Deep probes, and how long a backend may show no progress: it may only be busy.
+
+A deep probe asks for one token, and looks what else shows that the backend works.
 
 Engines prefill first come, first served. Behind a prompt of 300,000 tokens a token takes minutes,
 and in a quiet fleet no stream shows meanwhile that the engine works. But its own metrics show it:
 its KV cache fills with each piece of the prompt. Then a late backend counts as busy for a time that
 depends on the oldest prompt. An engine that is stuck, or that has no known work, is not excused.
-Pure: time is an argument.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
+from penstock.conf.health import HealthSettings
+from penstock.health.probes import Outcome, Prober, Task
 
 # With requests in flight and no token for this time, plus the time that the oldest prompt takes at
 # the measured rate, a deep probe comes at once. Engines prefill first come, first served, so the
@@ -134,3 +138,51 @@ class Late:
         """Whether the engine has requests that did not come through this proxy."""
         own = self._backend.own.engine_requests
         return report is not None and report.running + report.waiting > own
+
+
+# This many failed requests in a row ask for a deep probe at once and shorten the pause after it.
+# The probe decides whether the backend is at fault, long before the run is long enough to eject.
+PROBES_ROW: Final = 2
+
+
+class Looked(NamedTuple):
+    """The result of a deep probe, and what else was seen."""
+
+    outcome: Outcome
+    progressed: bool
+    excused: bool = False
+
+
+class DeepProbe:
+    """The deep probes of `backend`. `task` is the usual kind of work, once it is known."""
+
+    __slots__ = ("_backend", "_now", "_stall", "late", "task")
+
+    def __init__(self, backend: Backend, stall: Stall, now: Callable[[], float]) -> None:
+        self._backend = backend
+        self._stall = stall
+        self._now = now
+        self.late = Late(backend)
+        self.task: Task | None = None
+
+    async def look(self, ask: Prober, model: str, settings: HealthSettings) -> Looked:
+        """Ask, and say what the answer means."""
+        backend, late = self._backend, self.late
+        began_s, timeout_s, progress = self._now(), settings.deep.timeout_s, backend.progress
+        report = None
+        if late.may_come(timeout_s):
+            report = await ask.report(settings.timeout_s, began_s)
+        late.read(report, began_s)
+        self.task, outcome = await ask.deep(
+            model, self.task, timeout_s + self._stall.left_s(self._now())
+        )
+        progressed, excused = backend.progress != progress, False
+        if outcome.reason == "hung" and not progressed:
+            if report is not None:
+                report = await ask.report(settings.timeout_s, self._now())
+                progressed = late.read(report, began_s) or backend.progress != progress
+            excused = late.excused(began_s, self._now(), timeout_s)
+        unprobed = self.task is Task.NONE and not outcome.own
+        if unprobed and self._stall.lasts_s(self._now()) > UNPROBED_STALL_S:
+            outcome = Outcome("hung")
+        return Looked(outcome, progressed, excused)

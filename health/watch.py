@@ -18,13 +18,11 @@ from penstock.balancing.cold_start import LOADING
 from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.slow_start import SlowStart
 from penstock.conf.health import HealthSettings
-from penstock.health.deep import PROBES_ROW, Asks, DeepProbe
 from penstock.health.engine import Engine
 from penstock.health.machine import Health, ToReturn
 from penstock.health.pace import Pace, Rest
-from penstock.health.probes import KEY_REFUSED, LastProbe, Outcome, Task
-from penstock.health.shortage import Shortage
-from penstock.health.stall import STALL_S, Stall
+from penstock.health.probes import KEY_REFUSED, LastProbe, Outcome, Prober, Shortage, Task
+from penstock.health.stall import PROBES_ROW, STALL_S, DeepProbe, Stall
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +225,7 @@ class Watch:
 
     # Turns ------------------------------------------------------------------------------------
 
-    async def turn(self, ask: Asks) -> None:
+    async def turn(self, ask: Prober) -> None:
         """Take one turn: a live and a ready probe, and a deep one when it is due."""
         if self.backend.admin_state is AdminState.MAINT:
             self._idle_until_s = 0.0
@@ -264,7 +262,7 @@ class Watch:
         # Spread the turns: all backends began together.
         self._idle_until_s = self._turned_s + self.pace.idle_s * (0.5 + 0.5 * self._rng.random())
 
-    async def _look_at_engine(self, ask: Asks, ready: Outcome) -> None:
+    async def _look_at_engine(self, ask: Prober, ready: Outcome) -> None:
         """Ask what engine is there now. Another one is judged, and so is one that was worse and
         was restarted since."""
         version = await ask.version(self._settings.timeout_s)
@@ -337,7 +335,7 @@ class Watch:
             return False
         return True
 
-    async def _look_deep(self, ask: Asks) -> None:
+    async def _look_deep(self, ask: Prober) -> None:
         backend, pauses, asked = self.backend, self._pauses, self._deep_asked
         self._deep_asked = False
         outcome, progressed, excused = await self._deep.look(ask, self._model(), self._settings)

@@ -45,9 +45,7 @@ from penstock.proxy.process import descriptors
 from penstock.proxy.process.drain import drain
 from penstock.proxy.process.gpu_exporters import GpuExporters
 from penstock.proxy.process.handover import handover
-from penstock.proxy.process.inherited import inherited
-from penstock.proxy.process.ledger import Ledger
-from penstock.proxy.process.listening import is_meant, listening_socket, named
+from penstock.proxy.process.listening import inherited, is_meant, listening_socket, named
 from penstock.proxy.process.notify import notify
 from penstock.proxy.process.pressure import (
     Pressure,
@@ -55,11 +53,10 @@ from penstock.proxy.process.pressure import (
     keep_pages,
     resident_bytes,
 )
-from penstock.proxy.process.state_file import StateFile
+from penstock.proxy.process.state_files import JsonFile, Ledger
 from penstock.proxy.reload.reload import Reload
 from penstock.proxy.reload.retirement import Retirement
-from penstock.proxy.reload.source import Source
-from penstock.proxy.reload.watch import ConfigWatch
+from penstock.proxy.reload.source import ConfigWatch, Source
 from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.log_lines import log_of_loop
 from penstock.proxy.telemetry.metrics import Metrics
@@ -113,7 +110,7 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []  # that end when it closes
         self._ledger: Ledger | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._state_files: list[tuple[StateFile, asyncio.Task[None]]] = []
+        self._state_files: list[tuple[JsonFile, asyncio.Task[None]]] = []
         self._access_log: AccessLog | None = None
         self._handover = handover()
         self._told_to_stop = False  # by a signal; a process that has handed over drains already
@@ -312,7 +309,7 @@ class App:
             ledger.open(plane.now())
             self._writing = plane.loop.create_task(ledger.watch())
             for name, kept in (("canaries", plane.canaries), ("operators", self._operators)):
-                file = StateFile(Path(folder), name, kept)
+                file = JsonFile(Path(folder), name, kept)
                 file.read()
                 self._state_files.append((file, plane.loop.create_task(file.watch())))
 

@@ -1,11 +1,15 @@
 """What all boards share: their name, their variables, and the way from one to another."""
 
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     DashboardLinkType,
+    Panel,
     VariableOption,
     VariableRefresh,
     VariableSort,
@@ -14,6 +18,7 @@ from grafana_foundation_sdk.models.dashboard import (
 from docs.boards.parts import SOURCE
 from penstock.proxy.commands.boards import RUNBOOK
 
+Panels = Iterator[dashboard.Row | Builder[Panel]]
 TAG: Final = "penstock"
 # Requests that reached no pool have no name of one, and service levels for all pools have `*`.
 # A tenant that was always refused is not in the list of those that were served.
@@ -28,9 +33,11 @@ MODELS: Final = (
 TENANTS: Final = "label_values(penstock_tenant_requests_total, tenant)"
 
 
-def board(name: str, title: str, text: str) -> dashboard.Dashboard:
-    """An empty board. `name`: of its file, and the end of its address."""
-    return (
+def board(
+    name: str, title: str, text: str, choices: Sequence[dashboard.QueryVariable], *parts: Panels
+) -> dashboard.Dashboard:
+    """A board with these panels and headings. `name`: of its file, and the end of its address."""
+    built = (
         dashboard.Dashboard(f"penstock: {title}")
         .uid(f"penstock-{name}")
         .description(text)
@@ -52,6 +59,14 @@ def board(name: str, title: str, text: str) -> dashboard.Dashboard:
             .default_value(RUNBOOK)
         )
     )
+    for variable in choices:
+        built.with_variable(variable)
+    for each in chain(*parts):
+        if isinstance(each, dashboard.Row):
+            built.with_row(each)
+        else:
+            built.with_panel(each)
+    return built
 
 
 def choice(name: str, query: str, text: str, every: str | None = None) -> dashboard.QueryVariable:

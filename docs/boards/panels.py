@@ -4,6 +4,7 @@ A panel's title is the question that it answers. Its text says what to do. Its l
 section of the runbook that says more. A line is where an alert begins.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,7 +24,6 @@ from grafana_foundation_sdk.models.dashboard import (
     FieldColorModeId,
 )
 
-from docs.boards.limits import limit
 from docs.boards.parts import (
     HEIGHT,
     SOURCE,
@@ -41,6 +41,22 @@ from docs.boards.parts import (
     tooltip,
 )
 from docs.boards.words import Word
+from penstock.balancing.slo.objective import PAIRS, USUAL_S, rate_of
+from penstock.proxy.commands.alerts import FLEET
+
+_RULES: Final = {rule.name: rule for rule in FLEET}
+# Of a rule's comparisons the first is its limit. Others say how many requests it needs.
+_COMPARED: Final = re.compile(r" [<>]=? ([\d.]+)")
+# The burn rates of budgets of 30 days, where no share is too small for them.
+BURN_RATES: Final = {pair.long: rate_of(pair, 0.999, USUAL_S) for pair in PAIRS}
+
+
+def limit(alert: str) -> float:
+    """What an alert compares with. Raises KeyError for an unknown alert."""
+    found = _COMPARED.search(_RULES[alert].expr)
+    assert found is not None, f"{alert} compares with nothing"
+    return float(found[1])
+
 
 # As in vLLM's own board.
 _SHARES: Final = (("p50", 0.5, "light-blue"), ("p95", 0.95, "blue"), ("p99", 0.99, "dark-blue"))
@@ -155,7 +171,6 @@ def figure(
     limits: Sequence[tuple[float, str]] = (),
     base: str = "green",
     width: int = 4,
-    height: int = HEIGHT,
     decimals: int | None = None,
     quiet: str = "",
 ) -> stat.Panel:
@@ -167,7 +182,7 @@ def figure(
         .datasource(SOURCE)
         .unit(unit)
         .span(width)
-        .height(height)
+        .height(HEIGHT)
         .thresholds(thresholds(limits, base))
         .reduce_options(options.ReduceDataOptions().calcs(["lastNotNull"]))
         .color_mode(common.BigValueColorMode.BACKGROUND)

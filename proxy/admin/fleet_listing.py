@@ -1,6 +1,7 @@
 """All backends, as JSON: those in use, and those that a reload removed and that still work."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.lease import Lease
@@ -162,15 +163,10 @@ class FleetListing:
     def entries(self) -> Iterator[dict[str, object]]:
         """Those of this moment. Each is described when it is its turn."""
         removed = [each for each, _ in self._retirement.members]
-        return self._entries(self._plane.fleet.backends, removed)
-
-    def _entries(
-        self, used: tuple[Backend, ...], removed: list[Backend]
-    ) -> Iterator[dict[str, object]]:
-        for backend in used:
-            yield self.described(backend)
-        for backend in removed:
-            yield self.described(backend, removed=True)
+        return chain(
+            map(self.described, self._plane.fleet.backends),
+            (self.described(each, removed=True) for each in removed),
+        )
 
     def described(self, backend: Backend, *, removed: bool = False) -> dict[str, object]:
         """One backend, now."""

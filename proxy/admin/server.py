@@ -31,17 +31,15 @@ from penstock.proxy.admin.guard import ASKER, Asker, Guard, Handler
 from penstock.proxy.admin.listings import (
     canary_listing,
     proxy_listing,
+    queue_listing,
     slo_listing,
     state_of,
     tenant_listing,
 )
 from penstock.proxy.admin.page.entrance import Entrance
-from penstock.proxy.admin.page.events import Events
-from penstock.proxy.admin.page.history import History
-from penstock.proxy.admin.page.rates import Rates
+from penstock.proxy.admin.page.events import Events, Snapshot
+from penstock.proxy.admin.page.history import History, Rates
 from penstock.proxy.admin.page.shell import Shell, guard_answers
-from penstock.proxy.admin.page.snapshot import Snapshot
-from penstock.proxy.admin.queue_listing import queue_listing
 from penstock.proxy.admin.request_listing import BadQuery, request_listing, requests_with_id
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.admin.visitors import Visitors

@@ -87,6 +87,9 @@ class Visitors:
         return next((each for each in able if held[each.party] == most), None)
 
 
+_NOBODY: Final = asyncio.Protocol()
+
+
 class Visitor(asyncio.Protocol):
     """One connection. All its events are passed on."""
 
@@ -94,7 +97,7 @@ class Visitor(asyncio.Protocol):
         self._visitors = visitors
         self._later = later
         self._timer: Timer | None = None
-        self._handler: asyncio.Protocol | None = None
+        self._handler = _NOBODY
         self._transport = cast(asyncio.Transport, None)
         self.party = ""  # whom its address stands for
 
@@ -112,8 +115,7 @@ class Visitor(asyncio.Protocol):
     def leave(self) -> None:
         """End the connection. Its place is free at once."""
         self.relax()
-        if self._handler is not None:
-            self._visitors.left(self, self._handler)
+        self._visitors.left(self, self._handler)
         self._transport.abort()
 
     # What the loop calls --------------------------------------------------------------------
@@ -122,37 +124,33 @@ class Visitor(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.party = party_of(peer[0]) if peer else ""
-        self._handler = self._visitors.enter(self)
-        if self._handler is None:
+        handler = self._visitors.enter(self)
+        if handler is None:
             self._transport.abort()
             return
+        self._handler = handler
         self.expect(HEAD_S)
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._handler is None:
-            return
-        if self._timer is None:
+        if self._timer is None and self._handler is not _NOBODY:
             self.expect(HEAD_S)
         self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return self._handler.eof_received() if self._handler is not None else None
+        return self._handler.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.relax()
-        if self._handler is not None:
-            self._visitors.left(self, self._handler)
-            self._handler.connection_lost(exc)
-            self._handler = None  # break the reference cycle
+        self._visitors.left(self, self._handler)
+        self._handler.connection_lost(exc)
+        self._handler = _NOBODY  # break the reference cycle
 
     def pause_writing(self) -> None:
-        if self._handler is not None:
-            self._handler.pause_writing()
+        self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._handler is not None:
-            self._handler.resume_writing()
+        self._handler.resume_writing()
 
 
 # How many may be accepted in one turn of the loop, before closed ones have left.

@@ -1,18 +1,20 @@
 """Asks the admin port one question over HTTP. Its errors say what to do."""
 
 import http.client
+import json
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
 from penstock.proxy.commands.plain_text import plain, plain_texts
 
+T = TypeVar("T")
 DEFAULT_PORT: Final = "9321"
 DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 # The proxy's own settings. They help when a command runs on the same machine.
@@ -21,6 +23,7 @@ TOKEN_VARIABLE: Final = "PENSTOCK_ADMIN__TOKEN"  # noqa: S105 - a variable's nam
 TOKEN_FILE_VARIABLE: Final = "PENSTOCK_ADMIN__TOKEN_FILE"  # noqa: S105 - a variable's name
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 67_108_864
+_NO_TEXTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class AdminError(Exception):
@@ -64,63 +67,36 @@ class AdminClient:
         self._exact = exact
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
 
-    def backends(self) -> list[dict[str, Any]]:
-        """The listing of all backends."""
-        return self._list("/api/v1/backends")
+    def listed(self, name: str, query: Mapping[str, str] = _NO_TEXTS) -> list[dict[str, Any]]:
+        """The list that `/api/v1/NAME` tells."""
+        found: list[dict[str, Any]] = self._ask("GET", f"{name}?{urlencode(query)}", list)
+        return found
 
-    def proxy(self) -> dict[str, Any]:
-        """The state of the proxy itself."""
-        return self._dict("GET", "/api/v1/proxy")
-
-    def verdicts(self) -> list[dict[str, Any]]:
-        """Why each pool is slow, or that it is not."""
-        return self._list("/api/v1/verdict")
-
-    def queue(self) -> dict[str, Any]:
-        """What waits for room at a backend."""
-        return self._dict("GET", "/api/v1/queue")
-
-    def tenants(self) -> list[dict[str, Any]]:
-        """What each tenant has used, and what is left of its budgets."""
-        return self._list("/api/v1/tenants")
-
-    def slos(self) -> list[dict[str, Any]]:
-        """The objectives, and how far each is met."""
-        return self._list("/api/v1/slo")
-
-    def requests(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Requests that run or ran lately."""
-        path = f"/api/v1/requests?{urlencode(query)}"
-        return self._list(path)
+    def told(self, name: str) -> dict[str, Any]:
+        """What `/api/v1/NAME` tells of one thing."""
+        return self._dict("GET", name)
 
     def requests_with_id(self, request_id: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
         """Those with this id, the latest first."""
-        path = f"/api/v1/requests/{quote(request_id, '')}?{urlencode(query)}"
-        return self._list(path)
+        return self.listed(f"requests/{quote(request_id, '')}", query)
 
     def set_state(self, name: str, state: str) -> dict[str, Any]:
         """Set a backend's admin state. Returns the backend's description."""
-        path = f"/api/v1/backends/{quote(name, '')}/{state}"
-        return self._dict("POST", path)
+        return self._dict("POST", f"backends/{quote(name, '')}/{state}")
 
     def reload(self) -> dict[str, Any]:
         """Read the configuration again. Returns what changed. Raises Invalid."""
-        return self._dict("POST", "/api/v1/reload")
+        return self._dict("POST", "reload")
 
     def restart(self) -> None:
         """Have the next process take over. Returns when it does."""
         self._connection.timeout = RESTART_S
-        self._dict("POST", "/api/v1/restart")
+        self._dict("POST", "restart")
         self._connection.timeout = TIMEOUT_S
-
-    def canaries(self) -> list[dict[str, Any]]:
-        """Where each canary stands."""
-        return self._list("/api/v1/canaries")
 
     def tell_canary(self, route: str, word: str) -> dict[str, Any]:
         """Promote, abort or restart a route's canary. Returns where it stands now."""
-        path = f"/api/v1/canaries/{quote(route, '')}/{word}"
-        return self._dict("POST", path)
+        return self._dict("POST", f"canaries/{quote(route, '')}/{word}")
 
     def explain(
         self,
@@ -133,32 +109,28 @@ class AdminClient:
         """Where a request of that tenant would go, if the classifier gave it this label."""
         given = {"path": path, "tenant": tenant, "label": label}
         query = urlencode({name: value for name, value in given.items() if value})
-        return self._dict("POST", f"/api/v1/explain?{query}", body, headers)
-
-    def _list(self, path: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask("GET", path, list)
-        return found
+        return self._dict("POST", f"explain?{query}", body, headers)
 
     def _dict(
         self,
         method: str,
-        path: str,
+        name: str,
         body: bytes | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] = _NO_TEXTS,
     ) -> dict[str, Any]:
-        found: dict[str, Any] = self._ask(method, path, dict, body, headers)
+        found: dict[str, Any] = self._ask(method, name, dict, body, headers)
         return found
 
     def _ask(
         self,
         method: str,
-        path: str,
+        name: str,
         kind: type[object],
         body: bytes | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] = _NO_TEXTS,
     ) -> Any:
         try:
-            self._connection.request(method, path, body, {**headers, **self.headers})
+            self._connection.request(method, f"/api/v1/{name}", body, {**headers, **self.headers})
             answer = self._connection.getresponse()
             content = orjson.loads(answer.read(ANSWER_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:
@@ -188,11 +160,11 @@ class AdminClient:
 
 
 def add_arguments(
-    parser: ArgumentParser, command: Callable[[Namespace], int], *, json: bool = False
+    parser: ArgumentParser, command: Callable[[Namespace], int], *, with_json: bool = False
 ) -> None:
-    """Add the arguments that every command on the admin port has. `json`: `--json`, too."""
+    """Add the arguments that every command on the admin port has. `with_json`: `--json`, too."""
     parser.set_defaults(command=command)
-    if json:
+    if with_json:
         parser.add_argument("--json", action="store_true", help="print all fields, as JSON")
     parser.add_argument(
         "--admin",
@@ -212,6 +184,15 @@ def client_of(parsed: Namespace) -> AdminClient:
     port = os.environ.get(PORT_VARIABLE, DEFAULT_PORT)
     url = parsed.admin or f"http://127.0.0.1:{port}"
     return AdminClient(url, token_of(parsed.token_file), exact=getattr(parsed, "json", False))
+
+
+def show(parsed: Namespace, found: T, text: Callable[[T], str]) -> int:
+    """Print what was found, for people or with `--json` for programs. Returns 0.
+
+    The JSON is exact, and all that a terminal might take for a command is escaped.
+    """
+    print(json.dumps(found, indent=2) if parsed.json else text(found))
+    return 0
 
 
 def token_of(file: Path | None) -> str | None:

@@ -1,14 +1,20 @@
-"""`penstock drain|ready|maint`, `reload` and `restart`: changes to a running proxy."""
+"""`penstock drain|ready|maint`, `reload`, `restart` and `canary`: an operator's word to a proxy."""
 
 import argparse
 import sys
-import time
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any, Final
 
 import orjson
 
-from penstock.proxy.commands.admin_client import AdminError, Invalid, add_arguments, client_of
+from penstock.proxy.commands.admin_client import (
+    AdminError,
+    Invalid,
+    add_arguments,
+    client_of,
+    show,
+)
 
 POLL_S: Final = 0.2
 
@@ -27,16 +33,16 @@ def set_admin_state(parsed: argparse.Namespace) -> int:
         )
     if not parsed.wait:
         return 0
-    ends_s = time.monotonic() + parsed.timeout
+    ends_s = monotonic() + parsed.timeout
     while not _done(backend, parsed.state):
-        if time.monotonic() > ends_s:
+        if monotonic() > ends_s:
             print(f"penstock: not within {parsed.timeout:g} s: {_line(backend)}", file=sys.stderr)
             return 1
-        time.sleep(POLL_S)
+        sleep(POLL_S)
         try:
-            listing = client_of(parsed).backends()
+            listing = client_of(parsed).listed("backends")
         except AdminError:
-            if time.monotonic() > ends_s:
+            if monotonic() > ends_s:
                 raise
             continue  # the proxy may be busy or restarting
         found = [each for each in listing if each["name"] == parsed.backend and not each["removed"]]
@@ -77,7 +83,7 @@ def add_reload(commands: Any) -> None:
         epilog="Example: penstock reload; exit status 2 when the configuration has errors, 1 when "
         "the proxy drains or does not answer.",
     )
-    add_arguments(again, reload, json=True)
+    add_arguments(again, reload, with_json=True)
 
 
 def reload(parsed: argparse.Namespace) -> int:
@@ -126,7 +132,7 @@ def restart(parsed: argparse.Namespace) -> int:
     until_s = monotonic() + UP_WITHIN_S
     while True:
         try:
-            proxy = client.proxy()
+            proxy = client.told("proxy")
             break
         except AdminError:
             if monotonic() > until_s:
@@ -134,3 +140,61 @@ def restart(parsed: argparse.Namespace) -> int:
             sleep(UP_POLL_S)
     print(f"restarted: penstock {proxy['version']} ({proxy['build']}) serves")
     return 0
+
+
+WORDS: Final = ("promote", "abort", "restart")
+EVENTS_TOLD: Final = 8
+
+
+def add_canary(commands: Any) -> None:
+    """Add the command to the command line."""
+    told = commands.add_parser(
+        "canary",
+        help="where canaries stand, and a word to one",
+        description="Tells where canaries stand and why, or moves one: `promote` gives it all"
+        " requests, `abort` takes all from it, `restart` begins at its first step.",
+        epilog="Example: penstock canary abort versions",
+    )
+    told.add_argument("word", choices=("status", *WORDS))
+    told.add_argument("route", nargs="?", metavar="ROUTE", help="name of the route")
+    add_arguments(told, canary, with_json=True)
+
+
+def canary(parsed: argparse.Namespace) -> int:
+    """Print where all canaries stand, or where one stands after it was told. Returns 0."""
+    client = client_of(parsed)
+    if parsed.word != "status" and parsed.route is None:
+        raise AdminError(f"say which: penstock canary {parsed.word} ROUTE")
+    if parsed.word == "status":
+        found = client.listed("canaries")
+        if parsed.route is not None:
+            found = [each for each in found if each["route"] == parsed.route]
+            if not found:
+                raise AdminError(f"the route {parsed.route} has no canary")
+    else:
+        found = [client.tell_canary(parsed.route, parsed.word)]
+    return show(parsed, found, canary_text)
+
+
+def canary_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """A paragraph for each canary."""
+    if not found:
+        return "no canary"
+    return "\n\n".join(["\n".join(_lines(each)) for each in found])
+
+
+def _lines(each: Mapping[str, Any]) -> list[str]:
+    model = f", model {each['model']}" if each["model"] else ""
+    requests = each["requests"]
+    lines = [
+        f"{each['route']}: {each['stage'].replace('_', ' ')}, {each['percent']:g} % to pool"
+        f" {each['pool']}{model}, since {each['since']}",
+        f"  why: {each['why'] or '-'}",
+        f"  requests compared: {requests['canary']:,} of the canary, {requests['stable']:,} others",
+    ]
+    if each["compared"]:
+        lines += [f"  {part}" for part in each["compared"].split("; ")]
+    for event in each["events"][-EVENTS_TOLD:]:
+        stage = event["stage"].replace("_", " ")
+        lines.append(f"  {event['at']}  {event['percent']:g} %  {stage}: {event['why']}")
+    return lines

@@ -17,13 +17,11 @@ from typing import Any, Final
 from penstock import proxy
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.load import Loaded, load
-from penstock.conf.schema import schema
-from penstock.conf.show import render
+from penstock.conf.show import render, schema
 from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
 from penstock.proxy.commands.boards import add_boards
-from penstock.proxy.commands.canary import add_canary
-from penstock.proxy.commands.changes import add_reload, add_restart, set_admin_state
+from penstock.proxy.commands.changes import add_canary, add_reload, add_restart, set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.imports.command import add_imports
 from penstock.proxy.commands.requests import add_requests, add_trace
@@ -234,7 +232,7 @@ def _add_usage(commands: Any) -> None:
         "tenant, or the proxy does not answer.",
     )
     used.add_argument("--tenant", metavar="T", help="this one only")
-    admin_client.add_arguments(used, usage, json=True)
+    admin_client.add_arguments(used, usage, with_json=True)
 
 
 def _add_explain(commands: Any) -> None:
@@ -255,7 +253,7 @@ def _add_explain(commands: Any) -> None:
     dry.add_argument(
         "--label", metavar="LABEL", help="what the classifier would say, which is not asked"
     )
-    admin_client.add_arguments(dry, explain, json=True)
+    admin_client.add_arguments(dry, explain, with_json=True)
 
 
 def _add_states(commands: Any) -> None:

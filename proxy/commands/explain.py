@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.proxy.commands.admin_client import AdminError, client_of
-from penstock.proxy.commands.plain_text import aligned, json_text
+from penstock.proxy.commands.admin_client import AdminError, client_of, show
+from penstock.proxy.commands.plain_text import aligned
 from penstock.proxy.commands.time_spent import prospect
 
 # The most routes that are told.
@@ -26,10 +26,7 @@ def explain(parsed: argparse.Namespace) -> int:
         raise AdminError(f"cannot read {parsed.file}: {error.strerror}") from None
     headers = _headers(parsed.header)
     found = client_of(parsed).explain(body, parsed.path, parsed.tenant, headers, parsed.label)
-    if parsed.json:
-        print(json_text(found))
-    else:
-        print(text(found))
+    show(parsed, found, text)
     taken = found["chosen"] or any(each["eligible"] for each in found["candidates"])
     return 0 if taken and found["admission"]["outcome"] != "refuse" else 1
 

@@ -7,6 +7,8 @@ texts are cut: no row is wrapped.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.proxy.commands.plain_text import cut
+
 Told = Mapping[str, Any]
 UNKNOWN: Final = "-"
 GAP: Final = 2
@@ -59,15 +61,10 @@ def _width(cells: Mapping[str, Sequence[str]], gap: int) -> int:
 
 
 def _cut(cells: dict[str, list[str]], head: str, excess: int) -> None:
-    """Cut the middle of long texts: the names of pods differ at their ends."""
     if excess <= 0 or head not in cells:
         return
     most = max(TEXT_CHARS_MIN, max(map(len, cells[head])) - excess)
-    begin = (most - 2) // 2
-    cells[head] = [
-        cell if len(cell) <= most else f"{cell[:begin]}..{cell[begin + 2 - most :]}"
-        for cell in cells[head]
-    ]
+    cells[head] = [cut(cell, most) for cell in cells[head]]
 
 
 def _trouble(backend: Told) -> int:

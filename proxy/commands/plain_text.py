@@ -4,7 +4,6 @@ Names of models, tenants and backends come from clients and files. A control cha
 the cursor, and a character of unknown width would shift all that follows it.
 """
 
-import json
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
@@ -33,11 +32,6 @@ def plain_texts(value: Any) -> Any:
     if isinstance(value, list):
         return [plain_texts(each) for each in value]
     return plain(value) if isinstance(value, str) else value
-
-
-def json_text(value: object) -> str:
-    """JSON for programs: exact, and all that a terminal might take for a command is escaped."""
-    return json.dumps(value, indent=2)
 
 
 def cells(text: str) -> int:

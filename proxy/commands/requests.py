@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.proxy.commands.admin_client import add_arguments, client_of
-from penstock.proxy.commands.plain_text import aligned, json_text
+from penstock.proxy.commands.admin_client import add_arguments, client_of, show
+from penstock.proxy.commands.plain_text import aligned
 from penstock.proxy.commands.time_spent import (
     BACKEND,
     CLIENT,
@@ -55,7 +55,7 @@ def add_requests(commands: Any) -> None:
     parser.add_argument("--tenant", metavar="T", help="only requests of tenant T")
     parser.add_argument("--backend", metavar="B", help="only requests with an attempt at backend B")
     parser.add_argument("--limit", metavar="N", help="at most so many (default 50)")
-    add_arguments(parser, requests, json=True)
+    add_arguments(parser, requests, with_json=True)
 
 
 def requests(parsed: argparse.Namespace) -> int:
@@ -64,14 +64,9 @@ def requests(parsed: argparse.Namespace) -> int:
     for name in ("tenant", "backend", "limit"):
         if getattr(parsed, name) is not None:
             query[name] = getattr(parsed, name)
-    entries = client_of(parsed).requests(query)
-    if parsed.json:
-        print(json_text(entries))
-    elif not entries:
-        print("No failed request is kept." if parsed.failed else "No such request is kept.")
-    else:
-        print(table(entries))
-    return 0
+    entries = client_of(parsed).listed("requests", query)
+    none = "No failed request is kept." if parsed.failed else "No such request is kept."
+    return show(parsed, entries, lambda entries: table(entries) if entries else none)
 
 
 def table(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -133,7 +128,7 @@ def add_trace(commands: Any) -> None:
     parser.add_argument(
         "--limit", metavar="N", help="at most N, if many used the id (default 50, up to 500)"
     )
-    add_arguments(parser, trace, json=True)
+    add_arguments(parser, trace, with_json=True)
 
 
 def _some_id(text: str) -> str:
@@ -147,11 +142,7 @@ def trace(parsed: argparse.Namespace) -> int:
     given = {"tenant": parsed.tenant, "before": parsed.before, "limit": parsed.limit}
     query = {name: value for name, value in given.items() if value is not None}
     entries = client_of(parsed).requests_with_id(parsed.id, query)
-    if parsed.json:
-        print(json_text(entries))
-    else:
-        print("\n\n".join([*map(text, entries), *more(entries)]))
-    return 0
+    return show(parsed, entries, lambda told: "\n\n".join([*map(text, told), *more(told)]))
 
 
 def more(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,9 +10,14 @@ from math import ceil
 from shutil import get_terminal_size
 from typing import Any, Final
 
-from penstock.proxy.commands.admin_client import AdminClient, AdminError, add_arguments, client_of
+from penstock.proxy.commands.admin_client import (
+    AdminClient,
+    AdminError,
+    add_arguments,
+    client_of,
+    show,
+)
 from penstock.proxy.commands.fleet_table import UNKNOWN, age, table
-from penstock.proxy.commands.plain_text import json_text
 from penstock.proxy.commands.time_spent import heads_of
 
 # Of the reasons of refusals so many are told.
@@ -62,9 +66,10 @@ def _state(proxy: Mapping[str, Any]) -> str:
     up = f"up {age(up_s)} since {_moment(since)}" if up_s is not None and since else "up -"
     queued = sum(proxy.get("waiting", {}).values())
     late = f"{lag_ms:.0f} ms" if lag_ms is not None else UNKNOWN
+    opened = f"{proxy['open_requests']:,}" if "open_requests" in proxy else UNKNOWN
     return (
         f"Proxy {proxy['state']}, {up}, {proxy['version']} {proxy.get('build', '')}".rstrip()
-        + f", {_count(proxy.get('open_requests'))} open, {queued:,} queued, lag {late}"
+        + f", {opened} open, {queued:,} queued, lag {late}"
     )
 
 
@@ -81,23 +86,15 @@ def _refused(proxy: Mapping[str, Any]) -> list[str]:
     reasons: Mapping[str, int] = proxy.get("refused_lately") or {}
     if not reasons:
         return []
-    return [f"Refused in the last minutes: {sum(reasons.values()):,} ({_most(reasons)})."]
+    told = [f"{reason} {count:,}" for reason, count in reasons.items()][:REASONS_MAX]
+    if rest := sum([*reasons.values()][REASONS_MAX:]):
+        told.append(f"others {rest:,}")
+    return [f"Refused in the last minutes: {sum(reasons.values()):,} ({', '.join(told)})."]
 
 
-def _most(reasons: Mapping[str, int]) -> str:
-    """The most frequent reasons, which come first."""
-    told: Sequence[str] = [f"{reason} {count:,}" for reason, count in reasons.items()]
-    rest = sum(list(reasons.values())[REASONS_MAX:])
-    return ", ".join([*told[:REASONS_MAX], *([f"others {rest:,}"] if rest else [])])
-
-
-def _count(count: int | None) -> str:
-    return f"{count:,}" if count is not None else UNKNOWN
-
-
-def _moment(unix_s: float) -> str:
+def _moment(unix_s: float, form: str = "%m-%d %H:%M") -> str:
     """By the clock of whoever asks."""
-    return datetime.fromtimestamp(unix_s).astimezone().strftime("%m-%d %H:%M")
+    return datetime.fromtimestamp(unix_s).astimezone().strftime(form)
 
 
 def slo_lines(objectives: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -146,7 +143,7 @@ def _show(lines: list[str]) -> None:
     if not sys.stdout.isatty():
         print("\n".join(lines), end="\n\n", flush=True)
         return
-    size = shutil.get_terminal_size()
+    size = get_terminal_size()
     print(_CLEAR + "\n".join(_fitting(lines, size.columns, size.lines - 1)), flush=True)
 
 
@@ -183,12 +180,9 @@ def status(parsed: argparse.Namespace) -> int:
     itself cannot. With `watch` it goes on until Ctrl-C."""
     client = client_of(parsed)
     if parsed.watch:
-        return watch(lambda: _lines(client, client.backends(), client.proxy()))
-    backends, proxy = client.backends(), client.proxy()
-    if parsed.json:
-        print(json_text(backends))
-    else:
-        print("\n".join(_lines(client, backends, proxy)))
+        return watch(lambda: _lines(client, client.listed("backends"), client.told("proxy")))
+    backends, proxy = client.listed("backends"), client.told("proxy")
+    show(parsed, backends, lambda told: "\n".join(_lines(client, told, proxy)))
     if proxy["state"] in ("draining", "memory"):
         return 1
     return 0 if any(backend["can_serve"] for backend in backends) else 1
@@ -198,11 +192,11 @@ def _lines(
     client: AdminClient, backends: Sequence[Mapping[str, Any]], proxy: Mapping[str, Any]
 ) -> list[str]:
     """What matters most first: the verdicts, the proxy, the service levels, the backends."""
-    lines = verdict_of(client.verdicts()) + proxy_lines(proxy)
+    lines = verdict_of(client.listed("verdict")) + proxy_lines(proxy)
     if any(proxy["waiting"].values()):
-        lines += heads_of(client.queue())
+        lines += heads_of(client.told("queue"))
     if proxy.get("slo_alarms"):
-        lines += slo_lines(client.slos())
+        lines += slo_lines(client.listed("slo"))
     lines += ["", _count_of(backends), *set_aside(backends)]
     lines += table(backends, get_terminal_size((0, 0)).columns).split("\n")
     notes = ejected_of(backends) + unlisted_of(backends) + several_of(backends)
@@ -224,7 +218,7 @@ def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
         if each["kind"] == "fine":
             lines.append(f"{each['pool']}: nothing is wrong.")
             continue
-        since = datetime.fromtimestamp(each["since"]).astimezone().strftime("%H:%M:%S")
+        since = _moment(each["since"], "%H:%M:%S")
         lines.append(f"{each['pool']}, since {since}: {each['sentence']}")
         lines += [f"  To do: {step}" for step in each["to_do"]]
     return [*lines, ""] if lines else []

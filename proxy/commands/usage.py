@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.proxy.commands.admin_client import client_of
-from penstock.proxy.commands.plain_text import aligned, json_text
+from penstock.proxy.commands.admin_client import client_of, show
+from penstock.proxy.commands.plain_text import aligned
 
 _HEADS: Final = (
     "TENANT",
@@ -21,7 +21,7 @@ _LEFT: Final = 2  # so many columns are aligned to the left
 
 def usage(parsed: argparse.Namespace) -> int:
     """Print two tables, or JSON. Returns 1 if the tenant that is asked for does not exist."""
-    tenants = client_of(parsed).tenants()
+    tenants = client_of(parsed).listed("tenants")
     if parsed.tenant is not None:
         known = [each["name"] for each in tenants]
         tenants = [each for each in tenants if each["name"] == parsed.tenant]
@@ -29,13 +29,14 @@ def usage(parsed: argparse.Namespace) -> int:
             names = ", ".join(known[:20]) or "none"
             print(f"penstock: no tenant has this name; tenants: {names}", file=sys.stderr)
             return 1
-    if parsed.json:
-        print(json_text(tenants))
-    elif not tenants:
-        print("No tenants are configured.")
-    else:
-        print("\n".join([*_used(tenants), *_budgets(tenants)]))
-    return 0
+    return show(parsed, tenants, text)
+
+
+def text(tenants: Sequence[Mapping[str, Any]]) -> str:
+    """Both tables."""
+    if not tenants:
+        return "No tenants are configured."
+    return "\n".join([*_used(tenants), *_budgets(tenants)])
 
 
 def _used(tenants: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -35,7 +35,7 @@ class Added:
 
 
 class Operators:
-    """`changed`: something is to be kept (`process/state_file.py`)."""
+    """`changed`: something is to be kept (`process/state_files.py`)."""
 
     def __init__(self) -> None:
         self.changed = False

@@ -38,6 +38,13 @@ class BackendError(PenstockError):
         return self
 
 
+class Blameless(BackendError):
+    """It counts neither against the backend's health nor as load."""
+
+    suspicious = False
+    penal = False
+
+
 class ConnectFailed(BackendError):
     """No connection: nothing was sent, so another backend may be tried at no cost."""
 
@@ -46,15 +53,13 @@ class ConnectFailed(BackendError):
     causable = False
 
 
-class NoPorts(ConnectFailed):
+class NoPorts(Blameless, ConnectFailed):
     """The proxy has no free local port for this backend. It may have one for another backend.
 
     When it has none for any backend, the request is shed.
     """
 
     reason = "ports"
-    suspicious = False
-    penal = False
 
 
 class ConnectionRefused(ConnectFailed):
@@ -105,7 +110,7 @@ class AnswerEmpty(BackendError):
     reason = "empty"
 
 
-class AnswerBare(AnswerEmpty):
+class AnswerBare(Blameless, AnswerEmpty):
     """A stream without a token that ends as if it were complete.
 
     vLLM does this to requests that it gives up in its queue. A beam search whose best beam ends at
@@ -115,9 +120,6 @@ class AnswerBare(AnswerEmpty):
     and counts as a refusal, so that giving up fast does not attract requests.
     """
 
-    suspicious = False
-    penal = False
-
 
 class AnswerMute(AnswerEmpty):
     """A stream of comments and preambles that does not end and has no token."""
@@ -125,22 +127,18 @@ class AnswerMute(AnswerEmpty):
     reason = "no_events"
 
 
-class AnswerHeadTooLarge(AnswerMalformed):
+class AnswerHeadTooLarge(Blameless, AnswerMalformed):
     """The head is too large. Some requests cause it anywhere: vLLM puts data into a header."""
 
     message = "The head of the backend's answer is over the limit; ask for fewer results at once."
     retryable = False
-    suspicious = False
-    penal = False
 
 
-class ErrorTooLarge(BackendError):
+class ErrorTooLarge(Blameless):
     """An error too large to hold, for a client that was already sent the head of a stream."""
 
     message = "The backend answered with an error that is too large to pass on in a stream."
     retryable = False
-    suspicious = False
-    penal = False
 
 
 class BackendRefused(BackendError):
@@ -149,13 +147,11 @@ class BackendRefused(BackendError):
     reason = "status"
 
 
-class BackendBusy(BackendRefused):
+class BackendBusy(Blameless, BackendRefused):
     """The backend answered 429 or 503: its queue is full. It is healthy, another may have room."""
 
     reason = "busy"
     reached = False  # it refuses within a millisecond, and no engine works on the request
-    suspicious = False
-    penal = False
 
     def __init__(self, busy_s: float = 0.0) -> None:
         super().__init__()
@@ -204,13 +200,11 @@ class KeyRefused(BackendRefusing):
     reached = False
 
 
-class NotHere(BackendError):
+class NotHere(Blameless):
     """This backend does not hold the stored object. Another one may."""
 
     reason = "not_here"
     reached = False
-    suspicious = False
-    penal = False
 
 
 class BackendTimeout(BackendError):
@@ -221,22 +215,18 @@ class BackendTimeout(BackendError):
     reason = "timeout"
 
 
-class BackendHung(BackendTimeout):
-    """Probes have found that the backend hangs. The request waits there no longer."""
+class BackendHung(Blameless, BackendTimeout):
+    """Probes have found that it hangs, and judged it. The request waits there no longer."""
 
     reason = "hung"
-    suspicious = False  # the probes have judged it
-    penal = False
 
 
-class OutOfTime(BackendTimeout):
+class OutOfTime(Blameless, BackendTimeout):
     """The request's time is over, by our limit or its client's. No other backend may try."""
 
     message = "The time allowed for the request is over."
     reason = "out_of_time"
     retryable = False
-    suspicious = False
-    penal = False
 
 
 class ClientOutOfTime(OutOfTime):
@@ -276,12 +266,10 @@ class StreamBroken(BackendError):
         return self._cause or self
 
 
-class StreamOutOfTime(StreamBroken):
+class StreamOutOfTime(Blameless, StreamBroken):
     """The request's time is over, after its first token."""
 
     message = "The time allowed for the request is over, so this answer is incomplete."
-    suspicious = False
-    penal = False
 
     def __init__(self) -> None:
         super().__init__("total")

@@ -128,12 +128,18 @@ class DecodedTooLarge(BodyTooLarge):
     closes = False
 
 
-class UnsupportedEncoding(ClientError):
+class Unsupported(ClientError):
+    """HTTP that is not spoken here."""
+
+    status = 501
+    code = "unsupported"
+    closes = True
+
+
+class UnsupportedEncoding(Unsupported):
     """The body has a content coding that is not decoded here."""
 
     status = 415
-    code = "unsupported"
-    closes = True
 
     def __init__(self, coding: bytes, taken: Sequence[bytes]) -> None:
         self._taken = b", ".join(taken)
@@ -155,32 +161,23 @@ class HeadersTooLarge(ClientError):
     closes = True
 
 
-class ExpectationFailed(ClientError):
+class ExpectationFailed(Unsupported):
     status = 417
-    code = "unsupported"
     message = "The only supported expectation is 100-continue."
-    closes = True
 
 
-class UpgradeRequired(ClientError):
+class UpgradeRequired(Unsupported):
     status = 426
-    code = "unsupported"
     message = "WebSocket is not supported here yet; use the HTTP endpoints."
-    closes = True
 
 
-class UnsupportedCoding(ClientError):
-    status = 501
-    code = "unsupported"
+class UnsupportedCoding(Unsupported):
     message = "The only supported transfer coding is chunked."
-    closes = True
 
 
-class UnsupportedVersion(ClientError):
+class UnsupportedVersion(Unsupported):
     status = 505
-    code = "unsupported"
     message = "Use HTTP/1.1."
-    closes = True
 
 
 class ResponseNotFound(ClientError):

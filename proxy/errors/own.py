@@ -8,10 +8,15 @@ from penstock.proxy.errors.error import PenstockError
 HINT_MAX_S: Final = 59.0
 
 
-class Overloaded(PenstockError):
+class TooMuch(PenstockError):
+    """More than is taken now. It may be sent again later."""
+
     status = 429
     code = "overloaded"
     kind = "rate_limit_error"
+
+
+class Overloaded(TooMuch):
     message = "The proxy has reached one of its limits; retry after the seconds in Retry-After."
     closes = True
 
@@ -29,12 +34,8 @@ class Overloaded(PenstockError):
         self.retry_helps = not hopeless
 
 
-class TooLong(PenstockError):
+class TooLong(TooMuch):
     """All backends have so much to do that it would wait too long for its class."""
-
-    status = 429
-    code = "overloaded"
-    kind = "rate_limit_error"
 
     def __init__(self, wait_s: float, *, retry_after_s: float) -> None:
         """`wait_s`: how long it would wait, or has waited."""
@@ -45,12 +46,10 @@ class TooLong(PenstockError):
         )
 
 
-class TooLate(PenstockError):
+class TooLate(TooMuch):
     """It cannot begin in the time that its client allows."""
 
-    status = 429
     code = "deadline"
-    kind = "rate_limit_error"
     retry_helps = False
 
     def __init__(self, wait_s: float, *, retry_after_s: float) -> None:
@@ -77,12 +76,10 @@ class ContextTooLongNow(PenstockError):
         )
 
 
-class RateLimited(PenstockError):
+class RateLimited(TooMuch):
     """The tenant has used up one of its budgets."""
 
-    status = 429
     code = "rate_limited"
-    kind = "rate_limit_error"
 
     def __init__(self, limit: str, allowed: int, wait_s: float) -> None:
         """`limit`: its name in the configuration. `wait_s`: until the budget has room."""
@@ -118,10 +115,7 @@ class PoisonRequest(PenstockError):
 
     code = "poison_request"
     message = "Backends died while they worked on this request; do not send it again."
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        return [(b"x-should-retry", b"false")]
+    retry_helps = False
 
 
 class ResponseOutOfReach(NoBackendReady):

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from penstock.proxy.process.supervisor import (
@@ -120,8 +120,9 @@ class Handover:
             self._restart.set_result(f"the next one ended with status {status}; its log tells why")
 
 
-def handover(environ: Mapping[str, str] = os.environ) -> Handover | None:
+def handover() -> Handover | None:
     """The channel that the environment names. None: no supervisor has started this process."""
+    environ = os.environ
     if not environ.get(CHANNEL, "").isdecimal():
         return None
     channel, data = _socket(environ[CHANNEL]), environ.get(DATA, "")

@@ -3,18 +3,17 @@
 import logging
 import os
 import socket
-from collections.abc import Mapping
 from errno import errorcode
 
 logger = logging.getLogger(__name__)
 
 
-def notify(*fields: str, environ: Mapping[str, str] = os.environ) -> None:
+def notify(*fields: str) -> None:
     """Send fields such as `READY=1` to $NOTIFY_SOCKET. Does nothing if that is not set.
 
     A service manager that cannot be reached is logged and never stops the proxy.
     """
-    address = environ.get("NOTIFY_SOCKET")
+    address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
     if address.startswith("@"):  # the abstract namespace

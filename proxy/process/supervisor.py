@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from time import gmtime, monotonic
 from typing import Final
 
-from penstock.proxy.process.inherited import inherited
+from penstock.proxy.process.listening import inherited
 
 logger = logging.getLogger("penstock.supervisor")
 

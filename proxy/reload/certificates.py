@@ -198,27 +198,20 @@ def _identity(ca_file: str | None) -> bytes:
 def _wrong_with_pair(cert_file: str, key_file: str) -> list[_Unusable]:
     """What is wrong with each of the two files by itself."""
     wrong = []
-    for look, file in ((_look_at_certificate, cert_file), (_look_at_key, key_file)):
+    certificate = ("cert_file", cert_file, b"-----BEGIN CERTIFICATE-----", "certificate")
+    private_key = ("key_file", key_file, b"PRIVATE KEY-----", "private key")
+    for key, file, mark, what in (certificate, private_key):
         try:
-            look(file)
+            content = _read(key, file)
         except _Unusable as error:
             wrong.append(error)
+            continue
+        if mark not in content:
+            wrong.append(_Unusable(key, f"{_named(file)} holds no PEM {what}"))
+        elif key == "key_file" and b"ENCRYPTED" in content:
+            problem = "is encrypted: nobody is there to type a passphrase"
+            wrong.append(_Unusable(key, f"{_named(file)} {problem}"))
     return wrong
-
-
-def _look_at_certificate(file: str) -> None:
-    if b"-----BEGIN CERTIFICATE-----" not in _read("cert_file", file):
-        raise _Unusable("cert_file", f"{_named(file)} holds no PEM certificate")
-
-
-def _look_at_key(file: str) -> None:
-    key = _read("key_file", file)
-    if b"PRIVATE KEY-----" not in key:
-        raise _Unusable("key_file", f"{_named(file)} holds no PEM private key")
-    if b"ENCRYPTED" in key:
-        raise _Unusable(
-            "key_file", f"{_named(file)} is encrypted: nobody is there to type a passphrase"
-        )
 
 
 def _wrong_with_authorities(key: str, file: str | None) -> list[_Unusable]:

@@ -10,7 +10,7 @@ import promql_parser
 import pytest
 import yaml
 
-from docs.boards.limits import limit
+from docs.boards.panels import limit
 from tests.boards import BOARDS, Asked, Board, Panel, asked, panels
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -73,6 +73,7 @@ def test_beside_modules_the_wheel_has_what_users_need(names: set[str]) -> None:
     assert {name for name in others if name.startswith("penstock/")} == {
         "penstock/py.typed",
         "penstock/balancing/_native.pyi",
+        "penstock/proxy/commands/alerts.yaml",
         "penstock/proxy/wire/_native.pyi",
         *examples,
         *boards,

@@ -6,8 +6,13 @@ from typing import Final
 
 from penstock.conf.kinds import ORIGIN
 from penstock.proxy.commands.imports.nginx_leftovers import tell_leftovers
-from penstock.proxy.commands.imports.nginx_locations import Locations, Scope, inherited, word_of
-from penstock.proxy.commands.imports.nginx_pools import Pools
+from penstock.proxy.commands.imports.nginx_locations import (
+    Locations,
+    Pools,
+    Scope,
+    inherited,
+    word_of,
+)
 from penstock.proxy.commands.imports.nginx_syntax import (
     Address,
     Directive,

@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, Final
 
+from penstock.conf.show import printable
+
 WIDTH: Final = 100
 REMARK_CHARS_MAX: Final = 400
 NAME_CHARS_MAX: Final = 48
@@ -183,10 +185,4 @@ def _key(name: str) -> str:
 
 def _quoted(text: str) -> str:
     """Text in double quotes. YAML's escapes are JSON's, but for characters beyond 16 bits."""
-    return f'"{"".join([_escaped(char) for char in text])}"'
-
-
-def _escaped(char: str) -> str:
-    if char.isprintable() and char not in '"\\':
-        return char
-    return json.dumps(char)[1:-1] if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+    return printable(json.dumps(text, ensure_ascii=False))

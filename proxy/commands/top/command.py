@@ -35,7 +35,7 @@ def top(parsed: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
         raise AdminError("penstock top needs a terminal; penstock status --watch needs none")
     client = client_of(parsed)
-    client.proxy()  # a wrong address or token is told here, where it can be read afterwards
+    client.told("proxy")  # a wrong address or token is told here, where it can be read afterwards
     from penstock.proxy.commands.top.app import Top
     from penstock.proxy.commands.top.feed import Feed
 

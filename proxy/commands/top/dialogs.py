@@ -11,8 +11,7 @@ from textual.widgets import Static
 
 from penstock.proxy.commands.fleet_table import state_of
 from penstock.proxy.commands.plain_text import plain
-from penstock.proxy.commands.top.figures import many
-from penstock.proxy.commands.top.lines import Told
+from penstock.proxy.commands.top.lines import Told, many
 from penstock.proxy.commands.top.rows import backend_key
 
 HELP = """\

@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
-from penstock.proxy.commands.top.figures import clock
+from penstock.proxy.commands.top.lines import clock
 
 PATH: Final = "/api/v1/events"
 CONNECT_S: Final = 5.0

@@ -7,9 +7,9 @@ from penstock.proxy.commands.fleet_table import age
 from penstock.proxy.commands.plain_text import fit, plain
 from penstock.proxy.commands.top import rows as rows_of
 from penstock.proxy.commands.top.feed import Link
-from penstock.proxy.commands.top.figures import NONE
 from penstock.proxy.commands.top.lines import (
     EMPTY,
+    NONE,
     Line,
     Placed,
     Span,

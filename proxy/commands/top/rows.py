@@ -7,8 +7,17 @@ from typing import Any, Final
 
 from penstock.proxy.commands.fleet_table import SLOWER_MIN, age, state_of
 from penstock.proxy.commands.time_spent import result
-from penstock.proxy.commands.top.figures import NONE, clock, count, percent, seconds, times
-from penstock.proxy.commands.top.lines import Column, Told, Tone
+from penstock.proxy.commands.top.lines import (
+    NONE,
+    Column,
+    Told,
+    Tone,
+    clock,
+    count,
+    percent,
+    seconds,
+    times,
+)
 
 # How full a cache counts as full.
 FULL: Final = 0.95

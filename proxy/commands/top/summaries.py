@@ -6,14 +6,20 @@ from typing import Final
 from penstock.proxy.commands.plain_text import fit, plain
 from penstock.proxy.commands.status import told_of
 from penstock.proxy.commands.time_spent import reason
-from penstock.proxy.commands.top.figures import clock, count, many, percent, price, seconds, times
 from penstock.proxy.commands.top.lines import (
     EMPTY,
     Line,
     Span,
     Told,
     Tone,
+    clock,
+    count,
     joined,
+    many,
+    percent,
+    price,
+    seconds,
+    times,
     width_of,
     within,
     wrapped,

@@ -11,9 +11,8 @@ from penstock import conf
 from penstock.conf.document import read
 from penstock.conf.load import load
 from penstock.conf.pools import BackendSettings, PoolSettings
-from penstock.conf.schema import schema
 from penstock.conf.settings import Settings
-from penstock.conf.show import render
+from penstock.conf.show import render, schema
 from tests.unit.conf.folder import every_key
 
 EXAMPLES = Path(conf.__file__).parent / "examples"

@@ -8,9 +8,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from penstock.conf.issues import ConfigError
 from penstock.conf.keypath import KeyPath, keys_at, spell
 from penstock.conf.load import load
-from penstock.conf.schema import schema
 from penstock.conf.settings import Settings
-from penstock.conf.show import render
+from penstock.conf.show import render, schema
 from penstock.conf.units import plain, unit_of
 from tests.unit.conf.folder import Folder, every_key
 

@@ -12,9 +12,8 @@ from penstock.balancing.backend import Backend, State
 from penstock.conf.health import HealthSettings
 from penstock.health import engine, monitor, scrape
 from penstock.health.engine import CARD_BYTES_MAX, MODELS_MAX, TURN_BYTES, read_models
-from penstock.health.probes import Outcome, Prober
+from penstock.health.probes import Outcome, Prober, Shortage
 from penstock.health.scrape import METRICS_BYTES_MAX, SERIES_MAX, TooLarge, read_report
-from penstock.health.shortage import Shortage
 from penstock.health.watch import Watch
 from penstock.proxy.errors.backend import ConnectFailed, ConnectionRefused, NoPorts
 from penstock.proxy.wire.host import Names, has_way

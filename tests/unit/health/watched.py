@@ -8,7 +8,7 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
 from penstock.conf.health import DeepProbeSettings, HealthSettings
-from penstock.health.probes import Outcome, Task
+from penstock.health.probes import Outcome, Prober, Task
 from penstock.health.watch import Watch
 
 OK = Outcome(models={"m": b"{}"})
@@ -22,7 +22,7 @@ def _nothing() -> None:
     pass
 
 
-class Backends:
+class Backends(Prober):
     """Answers as told; `during_…` is what happens while a probe is under way."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from penstock.bench.sim.errors import Refusal
 from penstock.bench.sim.job import chat_job
 from penstock.bench.sim.script import Endless, value_of
-from penstock.conf.schema import schema as settings_schema
+from penstock.conf.show import schema as settings_schema
 
 TREE = {
     "$defs": {

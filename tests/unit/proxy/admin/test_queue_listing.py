@@ -4,7 +4,7 @@ import pytest
 
 from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.admission.tenant_queue import LATELY_TAU_S, TenantQueue
-from penstock.proxy.admin.queue_listing import HEADS_MAX, _heads
+from penstock.proxy.admin.listings import HEADS_MAX, _heads
 from tests.unit.balancing.admission.door import FILLS, full
 
 

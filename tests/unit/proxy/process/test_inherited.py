@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.process.inherited import inherited
+from penstock.proxy.process.listening import inherited
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.conf.settings import Settings
 from penstock.proxy.data.budgets import Budgets
-from penstock.proxy.process.ledger import FILE, Ledger
+from penstock.proxy.process.state_files import FILE, Ledger
 from penstock.proxy.telemetry.metrics import Metrics
 
 DAY_S = 86_400.0

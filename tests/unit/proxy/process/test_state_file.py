@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.proxy.process.state_file import PERIOD_S, RETRY_MAX_S, StateFile
+from penstock.proxy.process.state_files import PERIOD_S, RETRY_MAX_S, JsonFile
 
 
 class Canaries:
@@ -30,8 +30,8 @@ class Canaries:
         self.state = known
 
 
-def file_of(folder: Path, canaries: Canaries) -> StateFile:
-    return StateFile(folder, "canaries", canaries)
+def file_of(folder: Path, canaries: Canaries) -> JsonFile:
+    return JsonFile(folder, "canaries", canaries)
 
 
 def kept(folder: Path) -> Any:

@@ -3,8 +3,7 @@
 from math import isnan
 from typing import Any, cast
 
-from penstock.proxy.admin.page.history import MINUTES, SECONDS, History
-from penstock.proxy.admin.page.rates import Rates
+from penstock.proxy.admin.page.history import MINUTES, SECONDS, History, Rates
 
 
 class Clock:

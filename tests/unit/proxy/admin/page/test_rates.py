@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.admin.page.rates import GAP_S, FirstTokens, Rates
+from penstock.proxy.admin.page.history import GAP_S, FirstTokens, Rates
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, plain, token

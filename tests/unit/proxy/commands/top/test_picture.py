@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.proxy.commands.top.feed import Link
-from penstock.proxy.commands.top.figures import clock
-from penstock.proxy.commands.top.lines import text_of, width_of
+from penstock.proxy.commands.top.lines import clock, text_of, width_of
 from penstock.proxy.commands.top.picture import Scene, picture
 from penstock.proxy.commands.top.view import View
 from tests.browser.figures import AT_S, EMPTY, HOSTILE, snapshot

@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.proxy.commands.top.figures import count, seconds
-from penstock.proxy.commands.top.lines import Line, text_of
+from penstock.proxy.commands.top.lines import Line, count, seconds, text_of
 from penstock.proxy.commands.top.summaries import (
     first_token_line,
     slo_lines,

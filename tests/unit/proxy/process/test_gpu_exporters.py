@@ -8,9 +8,10 @@ import pytest
 
 from penstock.balancing.backend import Backend
 from penstock.balancing.gpu_report import GpuReport
-from penstock.health.client import Client
-from penstock.health.gpus import Exporter, Gpus, read_gpus
+from penstock.health.probes import Client
 from penstock.health.scrape import SERIES_MAX, TooLarge
+from penstock.proxy.process import gpu_exporters
+from penstock.proxy.process.gpu_exporters import Exporter, Gpus, read_gpus
 from penstock.proxy.wire.questions import Answer
 from tests.unit.health.told import Told
 
@@ -76,26 +77,28 @@ class Refusing(Told):
 
 
 async def test_an_exporter_that_never_answers_is_told_once(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
     backend, nobody = Backend("gpu-0", ""), Refusing()
-    gpus = Gpus(AtOnce(), rest_s=lambda exporters: 0.0)
-    gpus.use({backend: Exporter("http://192.0.2.1:9400/metrics", nobody, 1.0)})
+    monkeypatch.setattr(gpu_exporters, "SCRAPE_S", 0.0)
+    monkeypatch.setattr(gpu_exporters, "SCRAPE_S_PER_BACKEND", 0.0)
+    gpus = Gpus(AtOnce())
+    gpus.use({backend: Exporter("http://192.0.2.1:9400/metrics", nobody)})
     async with asyncio.timeout(5):
         while len(nobody.asked) < 3:
             await asyncio.sleep(0)
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "penstock.health.gpus"]
+    (line,) = [each.getMessage() for each in caplog.records if each.name == gpu_exporters.__name__]
     assert line == "GPU metrics cannot be read name=gpu-0 reason=unreachable"
     await gpus.stop()
 
 
 async def test_what_was_told_of_a_backend_goes_with_its_exporter() -> None:
     backend, gpus = Backend("gpu-0", ""), Gpus(AtOnce())
-    first = Exporter("http://192.0.2.1:9400/metrics", Refusing(), 1.0)
+    first = Exporter("http://192.0.2.1:9400/metrics", Refusing())
     gpus.use({backend: first})
     report = GpuReport(9.0, 0.5)
-    other = Exporter("http://192.0.2.2:9400/metrics", first.connections, 1.0)
+    other = Exporter("http://192.0.2.2:9400/metrics", first.connections)
     kept = []
     for exporters in ({backend: first}, {backend: other}, {}):
         backend.gpus = report
