@@ -58,8 +58,6 @@ HUNG_LOOK_S: Final = 5.0
 class AttemptOwner:
     """What an attempt reports to its exchange. A class, not a Protocol, because it is compiled."""
 
-    __slots__ = ()
-
     def step(self, step: Callable[..., None], *arguments: object) -> None:
         """Run a function that may raise."""
         raise NotImplementedError
@@ -95,22 +93,6 @@ class AttemptOwner:
 
 class Attempt:
     """Sends a request to the lease's backend and relays the answer."""
-
-    __slots__ = (
-        "_connection",
-        "_connections",
-        "_credentials",
-        "_dialing",
-        "_ended",
-        "_first_byte_by_s",
-        "_itl_s",
-        "_lease",
-        "_owner",
-        "_request",
-        "_steps",
-        "relay",
-        "resent",
-    )
 
     def __init__(
         self,

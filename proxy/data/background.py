@@ -42,8 +42,6 @@ Key = tuple[str, Hashable]
 class _Bill:
     """What a response costs. `used`: where that is counted, once it is final."""
 
-    __slots__ = ("charge", "counts", "made_tokens", "timer", "used")
-
     def __init__(
         self, lease: Lease, charge: Charge | None, used: Used, timer: asyncio.TimerHandle
     ) -> None:
@@ -72,8 +70,6 @@ class _Kept:
     """One lease. `due_s`: when its engine has had its time. `restarts`: those of the engine when
     it was sent, and `progress` of it when it was kept."""
 
-    __slots__ = ("bill", "charge", "due_s", "progress", "restarts")
-
     def __init__(
         self, lease: Lease, charge: Charge | None, bill: _Bill | None, now_s: float
     ) -> None:
@@ -86,18 +82,6 @@ class _Kept:
 
 class Background:
     """The leases of such requests, and what their tenants were charged."""
-
-    __slots__ = (
-        "_bills",
-        "_by_client",
-        "_kept",
-        "_leases",
-        "_loop",
-        "_now",
-        "_shares",
-        "_timer",
-        "_usage",
-    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], usage: TenantUsage

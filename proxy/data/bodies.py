@@ -27,8 +27,6 @@ LEFT: Final = 4
 class Bodies:
     """The bodies of all requests together. `receiving`: clients still sending, oldest first."""
 
-    __slots__ = ("_clock", "_held", "_idle_bytes", "_looked_s", "held_bytes", "receiving")
-
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self.held_bytes = 0

@@ -23,8 +23,6 @@ _NONE: Final = memoryview(b"")
 class Body:
     """The part of a body that has arrived. `length` is None when it comes in chunks."""
 
-    __slots__ = ("_data", "_dechunker", "_length", "_marking")
-
     def __init__(self, path: bytes, length: int | None) -> None:
         """`path`: of its request, which is a part of its mark."""
         self._length = length

@@ -35,8 +35,6 @@ LEFT: Final = 499
 class TenantBudget:
     """One tenant's budget, and what it may ask for at once."""
 
-    __slots__ = ("budget", "limits")
-
     def __init__(self, limits: TenantLimitSettings, now_s: float) -> None:
         self.limits = limits
         self.budget = Budget(_amounts(limits), now_s)
@@ -78,8 +76,6 @@ class TenantBudget:
 
 class Budgets:
     """Those of all tenants that have limits, by name."""
-
-    __slots__ = ("_metrics", "tenants")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

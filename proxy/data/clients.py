@@ -168,20 +168,6 @@ class Clients:
 class Seats:
     """Who loses a seat when all are taken, and which holders have more than their share."""
 
-    __slots__ = (
-        "_asked_s",
-        "_asking",
-        "_cleared_s",
-        "_clock",
-        "_crowds",
-        "_fills",
-        "_looked_s",
-        "_seated",
-        "_strangers",
-        "_waiting",
-        "keyed",
-    )
-
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self.keyed = False  # whether keys are asked for

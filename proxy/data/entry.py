@@ -68,23 +68,6 @@ def _nothing(outcome: Lease | PenstockError | None) -> None:
 class Entry:
     """One request before admission."""
 
-    __slots__ = (
-        "_adapter",
-        "_adapter_by_s",
-        "_admitted",
-        "_class",
-        "_excused_s",
-        "_failover",
-        "_has_waited",
-        "_held",
-        "_impatient",
-        "_plane",
-        "_queued",
-        "_request",
-        "_routed",
-        "_since_s",
-    )
-
     def __init__(
         self,
         plane: DataPlane,

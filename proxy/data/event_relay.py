@@ -54,27 +54,6 @@ class EventRelay(WholeEvents):
     `bare_before`: another backend has answered without a token, so such an answer is final now.
     """
 
-    __slots__ = (
-        "_bare_before",
-        "_failure",
-        "_framing_bytes",
-        "_hide_usage",
-        "_itl_s",
-        "_like",
-        "_of_choices",
-        "_on_opened",
-        "_opens",
-        "_ordinary",
-        "_pinged_s",
-        "_quiet_after",
-        "_quiet_bytes",
-        "_refusal",
-        "_refused",
-        "_seen",
-        "_several",
-        "_told",
-    )
-
     def __init__(
         self,
         head: ResponseHead,

@@ -49,23 +49,6 @@ JSON_BYTE_S: Final = 16e-9
 class Exchange(AttemptOwner):
     """One request and its answer."""
 
-    __slots__ = (
-        "_asker",
-        "_attempt",
-        "_clock",
-        "_decoding",
-        "_ended",
-        "_entry",
-        "_failover",
-        "_holder",
-        "_inquiry",
-        "_lease",
-        "_phase",
-        "_plane",
-        "_reading",
-        "request",
-    )
-
     def __init__(self, plane: DataPlane, asker: Asker, request: Request, clock: Deadline) -> None:
         """`clock` belongs to the client's connection. Its exchanges use it in turn."""
         self._plane = plane

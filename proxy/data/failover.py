@@ -47,19 +47,6 @@ class Failover:
     `reached_here`: how many of these in the pool that it is in now. Others are no retries there.
     """
 
-    __slots__ = (
-        "_failed",
-        "_failure",
-        "_plane",
-        "_request",
-        "_suspect",
-        "_without",
-        "fallback",
-        "reached",
-        "reached_here",
-        "tried",
-    )
-
     def __init__(self, plane: DataPlane, request: Request) -> None:
         self._plane = plane
         self._request = request

@@ -37,19 +37,6 @@ class JsonRelay(Relay):
     `reports_500`: one of up to FREE_BYTES is reported as a failure, and kept.
     """
 
-    __slots__ = (
-        "_counts",
-        "_dialect",
-        "_end",
-        "_in_turns",
-        "_made",
-        "_parts",
-        "_reports_500",
-        "_size_bytes",
-        "_source",
-        "_text_bytes",
-    )
-
     def __init__(self, head: ResponseHead, passage: Passage, *, reports_500: bool = False) -> None:
         super().__init__(head, passage)
         self._reports_500 = reports_500

@@ -47,8 +47,6 @@ SENDER: Final = "\0mirror"
 class Seat:
     """The room that one copy takes, from the first bytes of its original's answer to its end."""
 
-    __slots__ = ("body_bytes", "client", "route")
-
     def __init__(self, route: str, client: str, body_bytes: int) -> None:
         self.route = route
         self.client = client
@@ -75,26 +73,6 @@ class Mirrored(NamedTuple):
 
 class Copy:
     """A copy under way, and the sink of its answer. `result` is empty until it has ended."""
-
-    __slots__ = (
-        "_connection",
-        "_connections",
-        "_dialing",
-        "_ended",
-        "_now",
-        "_parts",
-        "_streams",
-        "_tail",
-        "began_s",
-        "body_bytes",
-        "first_token_s",
-        "last_byte_s",
-        "lease",
-        "mirrored",
-        "result",
-        "sent_s",
-        "usage",
-    )
 
     def __init__(
         self,
@@ -255,8 +233,6 @@ def _nothing(copy: Copy) -> None:
 class Mirrors:
     """All copies of a process. They run only while there is room, and all end when the process is
     overloaded, takes another configuration or drains. `bodies_bytes`: of their requests."""
-
-    __slots__ = ("_ended", "_loop", "_metrics", "_now", "_resting", "_running", "_seats", "_timer")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, metrics: Metrics, now: Callable[[], float]

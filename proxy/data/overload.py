@@ -39,8 +39,6 @@ LATELY_S: Final = 1.0
 class Overload:
     """Which limit is passed now: `reason` is `lag`, `memory` or empty."""
 
-    __slots__ = ("_late", "_short", "_short_since_s", "_since_s", "lag_s", "reason")
-
     def __init__(self) -> None:
         self._late = False
         self._short = False
@@ -105,8 +103,6 @@ class Overload:
 
 class Running:
     """The requests under way and those begun lately, by tenant or address."""
-
-    __slots__ = ("_before", "_lately", "_running", "_since_s")
 
     def __init__(self) -> None:
         self._running: dict[str, int] = {}

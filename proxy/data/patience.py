@@ -42,8 +42,6 @@ _SILENCE: Final = frozenset({b"x-stainless-read-timeout", b"x-stainless-timeout"
 class Patience:
     """When a request must end: by the client's headers and by our `total_s`."""
 
-    __slots__ = ("_begin_by_s", "_begun_s", "_total_by_s", "_total_s", "_whole_by_s", "_whole_s")
-
     def __init__(self, headers: Headers, began_s: float, total_s: float | None) -> None:
         begun_s, whole_s = patience(headers)
         self._begun_s, self._whole_s, self._total_s = begun_s, whole_s, total_s or 0.0

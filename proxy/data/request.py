@@ -32,37 +32,6 @@ KEPT_BYTES_MIN: Final = 8_192
 class Request:
     """What a client asked for, and the record of what becomes of it."""
 
-    __slots__ = (
-        "_mark",
-        "answer",
-        "ask",
-        "billed",
-        "body",
-        "capped",
-        "charge",
-        "copy",
-        "edits",
-        "endpoint",
-        "head",
-        "hides_usage",
-        "hold_s",
-        "kept",
-        "label",
-        "now",
-        "patience",
-        "paused",
-        "peer",
-        "priority",
-        "record",
-        "resends",
-        "service_class",
-        "stores",
-        "timeouts",
-        "times",
-        "trace",
-        "way",
-    )
-
     def __init__(
         self,
         head: RequestHead,

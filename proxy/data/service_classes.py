@@ -23,21 +23,6 @@ _QUEUES: Final = [f"\0{number}" for number in range(256)]
 class ServiceClasses:
     """The classes of one configuration."""
 
-    __slots__ = (
-        "_degradable",
-        "_of_others",
-        "_of_tenants",
-        "_ranks",
-        "_tiers",
-        "_trusting",
-        "default",
-        "max_wait_s",
-        "names",
-        "rules",
-        "steps",
-        "told",
-    )
-
     def __init__(self, settings: Settings) -> None:
         admission = settings.admission
         classes = admission.classes

@@ -26,8 +26,6 @@ _NO_KEY: Final = b""
 class Tenants:
     """The tenants of a configuration. False when neither a key nor a certificate is asked for."""
 
-    __slots__ = ("_certified", "_compare", "_digests", "_listed", "_names", "authority")
-
     def __init__(
         self,
         tenants: Sequence[TenantSettings],

@@ -18,8 +18,6 @@ HOUR_S: Final = 3_600.0
 class _Pool:
     """The cost of one pool until `until_s`, at `per_hour` from then on. None: unknown."""
 
-    __slots__ = ("per_hour", "samples", "total", "until_s")
-
     def __init__(self) -> None:
         self.per_hour: float | None = None
         self.total = 0.0
@@ -36,8 +34,6 @@ class _Pool:
 
 class Costs:
     """The costs of all pools that have ever had one. Their number is that of the configuration."""
-
-    __slots__ = ("_pools", "_sampled_s")
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}

@@ -29,8 +29,6 @@ class Growth:
     three copies is what the present ones are compared with.
     """
 
-    __slots__ = ("_copies",)
-
     def __init__(self) -> None:
         self._copies: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=COPIES)
 
@@ -56,8 +54,6 @@ LABEL_VALUES_MAX: Final = 256
 
 class Counter:
     """A count per label values. Values beyond the limit are counted as `other`."""
-
-    __slots__ = ("_values",)
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, ...], int] = {}

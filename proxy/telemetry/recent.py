@@ -69,20 +69,6 @@ class Kept:
 class Recent:
     """The requests of one process that are kept."""
 
-    __slots__ = (
-        "_count",
-        "_failed",
-        "_latest",
-        "_long",
-        "_long_before",
-        "_of_second",
-        "_sampled",
-        "_second",
-        "_until_s",
-        "_waiting",
-        "_waiting_before",
-    )
-
     def __init__(self) -> None:
         self._count = 0
         self._latest: FairTable[Kept] = FairTable(LATEST_MAX)
@@ -173,8 +159,6 @@ class Slowest:
     slowest request and of its even share. With more owners nothing is reserved: otherwise fast
     requests of many would push out slow ones of a few.
     """
-
-    __slots__ = ("_bounds", "_heaps", "_size", "most")
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -23,21 +23,6 @@ class Finished:
     `route` is empty if its path is not served. `max_tokens`: 0 if it set no limit.
     """
 
-    __slots__ = (
-        "choices",
-        "ended_unix_ns",
-        "kept",
-        "max_tokens",
-        "method",
-        "parent_id",
-        "route",
-        "scheme",
-        "span_id",
-        "state",
-        "trace_id",
-        "tries",
-    )
-
     def __init__(
         self,
         kept: Kept,
@@ -73,8 +58,6 @@ class Finished:
 
 class Waiting:
     """Requests whose spans are not sent yet, the oldest first."""
-
-    __slots__ = ("_by_client", "_requests", "_spans_max", "spans")
 
     def __init__(self, spans_max: int = SPANS_MAX) -> None:
         self._spans_max = spans_max
@@ -133,18 +116,6 @@ OPERATIONS: Final = {
 
 class Span:
     """One span. Times are of the data plane's clock. `error`: why it failed. Empty: it did not."""
-
-    __slots__ = (
-        "attributes",
-        "began_s",
-        "ended_s",
-        "error",
-        "events",
-        "kind",
-        "name",
-        "parent_id",
-        "span_id",
-    )
 
     def __init__(
         self,

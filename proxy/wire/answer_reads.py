@@ -15,8 +15,6 @@ from penstock.proxy.wire.scheduler import Scheduler
 class AnswerReads:
     """Decides what is read of answers at once, and whose turn is next."""
 
-    __slots__ = ("records", "scheduler")
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = monotonic
     ) -> None:

@@ -26,8 +26,6 @@ class Clock:
     Nobody has waited in that time, and no deadline comes nearer. `Pulse` notices it.
     """
 
-    __slots__ = ("_slept_s", "_time")
-
     def __init__(self, time: Callable[[], float] = monotonic) -> None:
         self._time = time
         self._slept_s = 0.0
@@ -46,8 +44,6 @@ def nothing() -> None:
 
 class Deadline:
     """Calls `expired` once the clock `now` has passed `at_s`. `inf` means never."""
-
-    __slots__ = ("_expired", "_fires_s", "_loop", "_now", "_timer", "at_s")
 
     def __init__(
         self,

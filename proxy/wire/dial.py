@@ -145,8 +145,6 @@ async def in_time(
 class _Timer:
     """Ends the block of `limit`."""
 
-    __slots__ = ("_due_s", "_handle", "_limit", "_loop", "_was_late")
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout, seconds: float
     ) -> None:

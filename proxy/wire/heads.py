@@ -53,22 +53,6 @@ class RequestHead:
     `coding`: the content coding of the body, in lower case. Empty: none.
     """
 
-    __slots__ = (
-        "coding",
-        "credentials",
-        "expects_continue",
-        "headers",
-        "http11",
-        "keep_alive",
-        "length",
-        "method",
-        "nominated",
-        "path",
-        "size_bytes",
-        "target",
-        "tenant",
-    )
-
     def __init__(
         self,
         method: bytes,
@@ -107,18 +91,6 @@ class RequestHead:
 
 class ResponseHead:
     """A validated answer head. `length` is None if chunked or if it ends with the connection."""
-
-    __slots__ = (
-        "chunked",
-        "content_type",
-        "encoded",
-        "headers",
-        "keep_alive",
-        "length",
-        "nominated",
-        "reason",
-        "status",
-    )
 
     def __init__(
         self,

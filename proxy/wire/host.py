@@ -171,22 +171,6 @@ class Names:
 class Host:
     """One host, an address or a name, for the connections and probes of `backend`."""
 
-    __slots__ = (
-        "_addresses",
-        "_asked_s",
-        "_backend",
-        "_due_s",
-        "_fixed",
-        "_looking",
-        "_loop",
-        "_lost",
-        "_names",
-        "_now",
-        "_pause_s",
-        "epoch",
-        "name",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -83,8 +83,6 @@ def victims(
 class _Entry:
     """What one item holds."""
 
-    __slots__ = ("holder", "left", "left_bytes", "read_s", "seen_s", "size_bytes")
-
     def __init__(self, holder: str, size_bytes: int) -> None:
         self.holder = holder
         self.size_bytes = size_bytes
@@ -96,8 +94,6 @@ class _Entry:
 
 class Ledger:
     """All items. When they exceed `limit_bytes` together, some give way."""
-
-    __slots__ = ("_clock", "_held", "_items", "held_bytes", "limit_bytes")
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

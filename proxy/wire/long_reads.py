@@ -32,8 +32,6 @@ SLICE_S: Final = 0.001
 class LongRead:
     """The rest of one read."""
 
-    __slots__ = ("_at", "_data", "queued")
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0

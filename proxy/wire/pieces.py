@@ -19,17 +19,6 @@ PIECE_BYTES: Final = 262_144
 class Pieces:
     """The rest of one request, whose body has these edits."""
 
-    __slots__ = (
-        "_head",
-        "_joins",
-        "_parts",
-        "_party",
-        "_paused",
-        "_queued",
-        "_rota",
-        "_transport",
-    )
-
     def __init__(
         self,
         rota: Scheduler,

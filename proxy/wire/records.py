@@ -36,8 +36,6 @@ RECORD_BYTES_MAX: Final = HEAD_BYTES + 16_384 + 2_048
 class Records:
     """What one peer has sent and is not deciphered yet."""
 
-    __slots__ = ("_at", "_data", "_end", "_fits", "count", "single")
-
     def __init__(self, *, single: bool = False) -> None:
         """`single`: take one record at a time, until this is False."""
         self.single = single
@@ -119,8 +117,6 @@ class Records:
 
 class RecordReads:
     """Decides which reads of records are taken at once and which in slices."""
-
-    __slots__ = ("rota", "waiting")
 
     def __init__(
         self,
