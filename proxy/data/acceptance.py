@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.proxy.data.client import Client
-from penstock.proxy.data.decoders import Job
+from penstock.proxy.data.decoders import CODINGS, RATIO_MAX, SMALL_BYTES, Job, Undecodable
 from penstock.proxy.data.endpoints import (
     OPEN_PATHS,
     Endpoint,
@@ -29,7 +29,6 @@ from penstock.proxy.errors.client import (
     UpgradeRequired,
 )
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.wire.content_coding import CODINGS, RATIO_MAX, SMALL_BYTES, Undecodable
 from penstock.proxy.wire.heads import RequestHead
 
 # While memory is short, the bodies of one holder may still grow to this size together, so that

@@ -23,13 +23,13 @@ from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.served_levels import note_ended, note_refused
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.telemetry.access_line import add_request, line_of
+from penstock.proxy.telemetry.access_log import add_request, line_of
 from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.usage import Used
+from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.heads import RequestHead
-from penstock.proxy.wire.party import party_of
 
 logger = logging.getLogger(__name__)
 

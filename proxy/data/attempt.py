@@ -16,9 +16,8 @@ from penstock.balancing.outline import Steps
 from penstock.health.probes import KEY_REFUSED
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.json_relay import JsonRelay
-from penstock.proxy.data.patience import hint_of
 from penstock.proxy.data.relay import BUSY, Passage, Relay, StoredStream, of_gateway
-from penstock.proxy.data.request import Request
+from penstock.proxy.data.request import Request, hint_of
 from penstock.proxy.errors.backend import (
     AnswerCut,
     BackendBusy,

@@ -16,8 +16,7 @@ from typing import Final
 
 from penstock.proxy.data.bodies import HELD_S, LOOK_S_PER_CLIENT
 from penstock.proxy.data.client import Client
-from penstock.proxy.wire.ledger import victims
-from penstock.proxy.wire.party import STRANGERS
+from penstock.proxy.wire.ledger import STRANGERS, victims
 
 # This many clients without a seat still have their heads read. They get `/health`, or a 429 in
 # their API's shape. Any more get a 429 unread.

@@ -24,9 +24,9 @@ from penstock.proxy.errors.client import RequestTimeout
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.wire.certificates import ClientCertificate
+from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.heads import RequestHead
-from penstock.proxy.wire.party import party_of
 from penstock.proxy.wire.sockets import reset, unacknowledged_bytes
 
 # What a pipelining client may send before its answer has ended. Each answer copies these bytes.

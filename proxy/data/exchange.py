@@ -17,11 +17,10 @@ from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
-from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.decoders import Job
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.event_relay import EventRelay
-from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.failover import Failover, conclude
 from penstock.proxy.data.inquiry import Inquiry
 from penstock.proxy.data.mirroring import mirror, original_left
 from penstock.proxy.data.own_headers import headers_upstream, origin

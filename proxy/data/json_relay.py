@@ -9,9 +9,16 @@ import msgspec
 
 from penstock.balancing.outline import Steps
 from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay, diagnosis
-from penstock.proxy.dialects.dialect import TOKEN_BYTES, UNREADABLE, Usage, text_of
+from penstock.proxy.dialects.dialect import (
+    SMALL_BYTES,
+    TOKEN_BYTES,
+    UNREADABLE,
+    Usage,
+    reading_whole,
+    text_of,
+    whole_of,
+)
 from penstock.proxy.dialects.members import Whole
-from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
 from penstock.proxy.errors.backend import (
     AnswerAborted,
     AnswerCut,

@@ -32,8 +32,7 @@ from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.deadline import Deadline, nothing
 from penstock.proxy.wire.dechunk import MalformedChunks
 from penstock.proxy.wire.heads import RequestHead, parse_request_head, unfit_beginning
-from penstock.proxy.wire.ledger import LEAST_BYTES
-from penstock.proxy.wire.party import STRANGERS
+from penstock.proxy.wire.ledger import LEAST_BYTES, STRANGERS
 from penstock.proxy.wire.sockets import HIGH_BYTES, LOW_BYTES
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock.balancing.lease import Lease
 from penstock.proxy.dialects import Dialect
-from penstock.proxy.dialects.dialect import Sign, Usage
-from penstock.proxy.dialects.whole import SMALL_BYTES, whole_of
+from penstock.proxy.dialects.dialect import SMALL_BYTES, Sign, Usage, whole_of
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.record import Record

@@ -48,10 +48,10 @@ from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.recent import Recent
 from penstock.proxy.tracing.trace import Tracer
-from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.client_address import TrustedProxies
 from penstock.proxy.wire.handshakes import ClientHandshakes
 from penstock.proxy.wire.ledger import Ledger
+from penstock.proxy.wire.long_reads import AnswerReads
 from penstock.proxy.wire.pulse import Sleep
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.scheduler import Scheduler

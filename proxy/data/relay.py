@@ -17,8 +17,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.outline import Steps
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.dialects import Dialect
-from penstock.proxy.dialects.dialect import Usage
-from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.dialects.dialect import Usage, whole_of
 from penstock.proxy.errors.backend import (
     BackendBusy,
     BackendDraining,

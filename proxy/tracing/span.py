@@ -9,7 +9,7 @@ at a trace, that is the host.
 from collections import deque
 from typing import Final
 
-from penstock.proxy.telemetry.printable import printable
+from penstock.proxy.telemetry.log_lines import printable
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record, Try
 

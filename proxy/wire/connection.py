@@ -18,13 +18,13 @@ from penstock.proxy.errors.backend import (
     ConnectionReset,
 )
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
 from penstock.proxy.wire.edit import Splices
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
 from penstock.proxy.wire.long_reads import (
     SHORT_BYTES,
+    AnswerReads,
     LongRead,
     cost_s,
     has_many_lines,

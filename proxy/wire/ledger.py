@@ -13,8 +13,8 @@ from math import inf
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
-from penstock.proxy.wire.party import STRANGERS
-
+# One holder for all clients without an accepted request. No tenant and no address has this name.
+STRANGERS: Final = "*"
 # The most that are closed at once: each takes some 50 us.
 CLEARED: Final = 256
 # Smaller things are not counted: there are no more of them than connections.

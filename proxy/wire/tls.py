@@ -27,10 +27,10 @@ from time import monotonic
 from typing import Any, Final, cast
 
 from penstock.proxy.wire.certificates import ClientCertificate, names_shown
+from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshakes import ClientHandshakes, Handshakes
-from penstock.proxy.wire.ledger import Sender
-from penstock.proxy.wire.party import STRANGERS, party_of
+from penstock.proxy.wire.ledger import STRANGERS, Sender
 from penstock.proxy.wire.records import BARREN_COST, RecordReads, Records
 from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.sockets import WRITE_BYTES

@@ -17,7 +17,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from penstock.proxy.admin.answers import PIECE_BYTES, error_answer
-from penstock.proxy.wire.party import party_of
+from penstock.proxy.wire.client_address import party_of
 
 # Half of the admin port's connections, so that commands and probes always have the others.
 VIEWERS_MAX: Final = 32

@@ -9,8 +9,7 @@ from penstock.proxy.data.event_relay import HELD_EVENTS_MAX, QUIET_BYTES_MAX, Ev
 from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from penstock.proxy.dialects.choices import Choices
-from penstock.proxy.dialects.dialect import Event, Usage
-from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.dialects.dialect import Event, Usage, whole_of
 from penstock.proxy.errors.backend import AnswerCut, AnswerMute, EngineDead, InternalFault
 from tests.unit.proxy.data.playbook import END, STREAM, Play, chunk, post
 from tests.unit.proxy.data.relayed import (
