@@ -50,8 +50,11 @@ class Deadline:
         loop: asyncio.AbstractEventLoop,
         expired: Callable[[], None],
         now: Callable[[], float] = monotonic,
+        late_s: float = LATE_S,
     ) -> None:
+        """`late_s`: what fires later waits a moment more."""
         self._loop = loop
+        self._late_s = late_s
         self._now = now
         self._expired = expired
         self._timer: asyncio.TimerHandle | None = None
@@ -91,7 +94,7 @@ class Deadline:
         late_s = self._now() - self._fires_s
         self._timer = None
         self._fires_s = inf
-        if late_s > LATE_S and self.at_s < inf:
+        if late_s > self._late_s and self.at_s < inf:
             self._arm(self._now() + READ_FIRST_S)
             return
         # uvloop's clock has steps of a millisecond, so a timer may fire that much early.
