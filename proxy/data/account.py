@@ -24,7 +24,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.served_levels import note_ended, note_refused
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_log import add_request, line_of
-from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
+from penstock.proxy.telemetry.pool_metrics import PoolMetrics
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.usage import Used
@@ -106,16 +106,15 @@ def _count(
     record = request.record
     pool = plane.metrics.of(record.pool)
     pool.request(record.backend, record.status, record.ended_s - record.began_s)
-    if request.times is not None:
-        _time(pool, request, request.times)
-    # After a failure it lost time by that.
-    if record.streamed and record.first_token_s and record.predicted_s and len(record.tries) == 1:
-        plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
+    _time(plane, pool, request)
     if record.sent_s:
         plane.metrics.overhead_s.observe(record.overhead_s)
     if lease is not None:
         _placed(plane, lease, request)
-    _judged(plane, lease, request)
+    if request.way is not None and request.way.draw is not None:
+        plane.canaries.ended(request, lease)
+    if plane.newcomers.by_backend:
+        plane.newcomers.ended(request)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens
@@ -184,14 +183,19 @@ def _party(peer: bytes) -> str:
     return party_of(peer.decode("ascii"))
 
 
-def _time(pool: PoolMetrics, request: Request, times: Times) -> None:
+def _time(plane: DataPlane, pool: PoolMetrics, request: Request) -> None:
     """Count its times for its last backend and its model, and by how long its prompt is."""
-    record = request.record
-    times.duration_s.observe(record.ended_s - record.began_s)
-    if record.streamed and record.first_token_s:
-        ttft_s = record.first_token_s - record.began_s
-        times.ttft_s.observe(ttft_s)
-        pool.first_token(request.ask.prompt_tokens, ttft_s)
+    record, times = request.record, request.times
+    first_s = record.first_token_s if record.streamed else 0.0
+    if times is not None:
+        times.duration_s.observe(record.ended_s - record.began_s)
+        if first_s:
+            times.ttft_s.observe(first_s - record.began_s)
+            pool.first_token(request.ask.prompt_tokens, first_s - record.began_s)
+    # After a failure it lost time by that.
+    if first_s > record.received_s and record.predicted_s and len(record.tries) == 1:
+        ratio = record.predicted_s / (first_s - record.received_s)
+        plane.metrics.predicted_ratio.observe(ratio)
 
 
 def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
@@ -239,15 +243,6 @@ def _close(
         record.made_tokens, counts = relay.made_tokens, relay.counts
         if counts is not None and record.usage is None:
             record.usage = believable(counts, request.ask, lease, answer.body_bytes)
-
-
-def _judged(plane: DataPlane, lease: Lease | None, request: Request) -> None:
-    """Tell canaries and newcomers, if there are any. Calls of what is not compiled are slow."""
-    way = request.way
-    if way is not None and way.draw is not None:
-        plane.canaries.ended(request, lease)
-    if plane.newcomers.by_backend:
-        plane.newcomers.ended(request)
 
 
 def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:

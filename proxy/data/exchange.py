@@ -23,7 +23,7 @@ from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.failover import Failover, conclude
 from penstock.proxy.data.inquiry import Inquiry
 from penstock.proxy.data.mirroring import mirror, original_left
-from penstock.proxy.data.own_headers import headers_upstream, origin
+from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
 from penstock.proxy.data.relay import Relay
@@ -33,7 +33,6 @@ from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
 from penstock.proxy.wire.deadline import Deadline, nothing
-from penstock.proxy.wire.header_fields import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -123,12 +122,9 @@ class Exchange(AttemptOwner):
             logger.exception("request failed request_id=%s", request_id)
             self._end(PenstockError())
 
-    def headers_upstream(self) -> Headers:
-        return headers_upstream(self._plane, self.request)
-
     def sent(self, now_s: float) -> None:
         self._phase = "prefill"
-        self._watch(now_s)
+        self.watch(now_s)
 
     def begun(self) -> None:
         self._mirror()
@@ -136,8 +132,15 @@ class Exchange(AttemptOwner):
         self.request.forget_body()
         self._asker.release_body(self.request.kept_bytes)
 
-    def opened(self, now_s: float) -> None:
-        self._watch(now_s)
+    def watch(self, now_s: float) -> None:
+        """Have the clock tick when something is due next."""
+        request, attempt = self.request, self._attempt
+        next_s = request.patience.next_s(started=request.answer.started)
+        if attempt is not None:
+            next_s = min(next_s, attempt.due_s(now_s))
+        if request.ask.stream and not self._committed:
+            next_s = min(next_s, request.hold_s)
+        self._clock.set(next_s)
 
     def made(self, response_id: str) -> None:
         """Remember which backend stores the response: later requests for it go there."""
@@ -157,7 +160,7 @@ class Exchange(AttemptOwner):
         if request.coded:
             then = partial(self.step, self._decoded)
             self._decoding = decode(self._plane, request, self._holder, then)
-            self._watch(self._plane.now())
+            self.watch(self._plane.now())
         else:
             self._begin_read()
 
@@ -220,7 +223,7 @@ class Exchange(AttemptOwner):
         inquiry = self._inquiry = Inquiry(plane, request, self, self._next)
         inquiry.begin()
         if inquiry.waits:
-            self._watch(plane.now())
+            self.watch(plane.now())
 
     def _next(self) -> None:
         """Choose a backend, reserve on it and begin an attempt there. Or wait for room."""
@@ -233,7 +236,7 @@ class Exchange(AttemptOwner):
         if lease is not None:
             self._try(lease)
         else:
-            self._watch(now_s)
+            self.watch(now_s)
 
     def _admitted(self, outcome: Lease | PenstockError | None) -> None:
         """Go on after a wait."""
@@ -252,18 +255,10 @@ class Exchange(AttemptOwner):
         request.record.begin_try(backend.name, backend.pool, lease.reason, lease.began_s)
         request.answer.about = origin(plane, lease, request)
         times = request.times = plane.metrics.times(backend, request.ask.model)
-        # Use the configuration that chose the backend: it may be replaced while we connect.
-        self._attempt = Attempt(
-            self,
-            request,
-            lease,
-            plane.connections[backend.name],
-            credentials=plane.credentials[backend.name],
-            itl_s=times.itl_s,
-        )
+        self._attempt = Attempt(self, plane, request, lease, times.itl_s)
         self._attempt.begin()
         if self._phase == "connect" and not self._ended:
-            self._watch(plane.now())
+            self.watch(plane.now())
 
     def _attempted(self, error: BackendError | None) -> None:
         lease, attempt = self._lease, self._attempt
@@ -289,7 +284,9 @@ class Exchange(AttemptOwner):
         if relay.status == 500:
             self._failover.complain(lease, InternalFault(), now_s)
         else:
-            plane.metrics.answered(self.request.times, refused_midway=relay.refused_midway)
+            plane.metrics.attempted(self.request.times, "ok")
+            if relay.refused_midway:
+                plane.metrics.stream_failures.add("refused")
             if relay.served and plane.poison:
                 plane.poison.served(self.request.mark)
             conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.kept)
@@ -302,16 +299,6 @@ class Exchange(AttemptOwner):
             mirror(self._plane, self.request, self._relay)
 
     # Time ------------------------------------------------------------------------------------
-
-    def _watch(self, now_s: float) -> None:
-        """Have the clock tick when something is due next."""
-        request, attempt = self.request, self._attempt
-        next_s = request.patience.next_s(started=request.answer.started)
-        if attempt is not None:
-            next_s = min(next_s, attempt.due_s(now_s))
-        if request.ask.stream and not self._committed:
-            next_s = min(next_s, request.hold_s)
-        self._clock.set(next_s)
 
     def _tick(self) -> None:
         self.step(self._look)
@@ -333,7 +320,7 @@ class Exchange(AttemptOwner):
             answer.hold()
             self._entry.promised()
             request.hold_s = now_s + PING_S
-        self._watch(now_s)
+        self.watch(now_s)
 
     # The end ----------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class DataPlane:
         self.gate = Gate(lambda: self.fleet, rng)
         self.classes = ServiceClasses(configuration.settings)
         self.admission = Admission(
-            self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
+            self.gate, lambda: self.fleet, rng, lambda: self.wakes.soon(), self.classes.rules
         )
         self.pool_costs = PoolCosts(self.gate, lambda: self.fleet, self.admission)
         self.wakes = Wakes(loop, now, self.admission)
@@ -231,9 +231,6 @@ class DataPlane:
                     pressed = highest_pressure(queue, rank, classes.max_wait_s[rank])
                 found.append((pool.name, name, pressed))
         return found
-
-    def _room_changed(self) -> None:
-        self.wakes.soon()
 
     def _share_memory(self) -> None:
         """Set the limits that depend on the memory."""

@@ -163,11 +163,6 @@ class Metrics:
             ratios[route] = Histogram(RATIO)
         return ratios[route]
 
-    def predicted(self, predicted_s: float, true_s: float) -> None:
-        """A request that had to wait has had its first token after that time."""
-        if true_s > 0.0:
-            self.predicted_ratio.observe(predicted_s / true_s)
-
     def times(self, backend: Backend, model: str | None) -> Times:
         """The times of a model's requests at a backend, which may not list it."""
         known = model if model is not None and backend.lists(model) else None
@@ -178,12 +173,6 @@ class Metrics:
         self.attempts.add(reason)
         if times is not None:
             times.backend.attempted(reason)
-
-    def answered(self, times: Times | None, *, refused_midway: bool) -> None:
-        """Count an answer that was passed on unchanged."""
-        self.attempted(times, "ok")
-        if refused_midway:
-            self.stream_failures.add("refused")
 
     def shed_by_reason(self) -> dict[str, int]:
         """How many requests were refused since the start, of all classes together."""
