@@ -184,7 +184,6 @@ def _party(peer: bytes) -> str:
 
 
 def _time(plane: DataPlane, pool: PoolMetrics, request: Request) -> None:
-    """Count its times for its last backend and its model, and by how long its prompt is."""
     record, times = request.record, request.times
     first_s = record.first_token_s if record.streamed else 0.0
     if times is not None:

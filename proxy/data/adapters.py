@@ -145,7 +145,6 @@ class Adapters:
             waiter.timer.cancel()
 
     def close(self) -> None:
-        """End all loads, at the end of the process."""
         for task in self._tasks:
             task.cancel()
 

@@ -116,7 +116,6 @@ class Answer:
             self.start(200, b"OK", _EVENT_STREAM, None, PING)
 
     def write(self, data: bytes) -> None:
-        """Send more of the body."""
         if self._head_only:
             return
         self.body_bytes += len(data)

@@ -137,7 +137,6 @@ class Attempt:
             connection.abort()  # its answer has not ended: this frees the engine
 
     def pause(self) -> None:
-        """Stop reading the answer: the client cannot take more."""
         self._lease.held_up = True
         if self._connection is not None:
             self._connection.pause()

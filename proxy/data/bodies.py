@@ -66,7 +66,6 @@ class Bodies:
         return over_bytes <= 0 or over_bytes <= self._idle_bytes
 
     def of(self, holder: str) -> int:
-        """How many bytes a holder has."""
         return self._held.get(holder, 0)
 
     def _over_bytes(self, size_bytes: int, limit_bytes: int, client: Client) -> int:

@@ -34,7 +34,6 @@ class Body:
         self._marking = Marking(path)
 
     def __len__(self) -> int:
-        """How much of it has arrived."""
         return self._data.tell()
 
     @property
@@ -72,7 +71,6 @@ class Body:
         return memoryview(cast(native.Buffer, self._data))
 
     def land(self, piece: memoryview) -> None:
-        """Count a piece that was read into `room`."""
         cast(native.Buffer, self._data).landed(len(piece))
         self._marking.add(piece)
 

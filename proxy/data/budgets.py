@@ -186,7 +186,6 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
 
 
 def _most(ask: Ask) -> float:
-    """The tokens that a request should take at most."""
     if not ask.engine:
         return 0.0
     return ask.prompt_tokens + (_answer(ask) if ask.generates else 0.0)

@@ -188,5 +188,4 @@ class Canaries:
         )
 
     def _share(self, trial: Trial) -> None:
-        """Give the canary its share of the route's requests."""
         trial.rule.split = split_of(trial.settings, trial.canary.percent)

@@ -62,7 +62,6 @@ class Clients:
         return iter(self._all)
 
     def use(self, limit: int, *, keyed: bool) -> None:
-        """Set the number of seats. `keyed`: whether clients must show a key."""
         self._limit = limit
         self._seats.keyed = keyed
 

@@ -133,7 +133,6 @@ class Entry:
             raise self._told(error, now_s) from None
 
     def _try(self, party: str, now_s: float) -> Lease | TooLate | None:
-        """Enter where the request is aimed at now. Raises UNSERVED."""
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
         retry = self._failover.retries
         if self._request.way is not None and plane.adapters.paths and self._loads(now_s):
@@ -211,7 +210,6 @@ class Entry:
 
     @property
     def _cause(self) -> str:
-        """Why there is no backend for it."""
         return "errors" if self._failover.tried else "no_backend"
 
     def _has_place(self) -> bool:
@@ -358,7 +356,6 @@ class Entry:
         self._plane.metrics.waited(self._class, waited_s)
 
     def _told(self, error: Exception | TooLate, now_s: float) -> PenstockError:
-        """What its client is told when it gets no backend."""
         plane, ask = self._plane, self._request.ask
         if isinstance(error, TooLate):
             hint_s, wait_s = error.retry_after_s, error.predicted_s

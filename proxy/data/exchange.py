@@ -88,13 +88,11 @@ class Exchange(AttemptOwner):
         self._end(error)
 
     def pause(self) -> None:
-        """The client takes less than was written."""
         self.request.pause()
         if self._attempt is not None:
             self._attempt.pause()
 
     def resume(self) -> None:
-        """The client takes more again."""
         self.request.resume()
         if self._attempt is not None:
             self._attempt.resume()
@@ -209,7 +207,6 @@ class Exchange(AttemptOwner):
         return told
 
     def _read(self, told: Wanted) -> None:
-        """Go on: it is known now what the request wants."""
         plane, request = self._plane, self.request
         request.ask, request.endpoint, request.hides_usage, request.edits = told
         ask, body = request.ask, request.body
@@ -239,7 +236,6 @@ class Exchange(AttemptOwner):
             self.watch(now_s)
 
     def _admitted(self, outcome: Lease | PenstockError | None) -> None:
-        """Go on after a wait."""
         if outcome is None:  # at once: whoever comes next must see who is there already
             self.step(self._next)
         else:
@@ -293,7 +289,6 @@ class Exchange(AttemptOwner):
         self._end(None)
 
     def _mirror(self) -> None:
-        """Have the request copied, if its route says so and its answer is one."""
         way = self.request.way
         if way is not None and way.decision.mirrored:
             mirror(self._plane, self.request, self._relay)
@@ -376,7 +371,6 @@ class Exchange(AttemptOwner):
 
     @property
     def _committed(self) -> bool:
-        """Whether the client has some of a backend's answer."""
         relay = self._relay
         return relay is not None and relay.committed
 

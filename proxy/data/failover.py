@@ -72,7 +72,6 @@ class Failover:
         return self.reached_here > 0 and self._request.endpoint.work.engine
 
     def begun(self, lease: Lease) -> None:
-        """An attempt begins."""
         self._request.record.attempts += 1
         if self._request.charge is not None:
             self._request.charge.lease = lease
@@ -236,7 +235,6 @@ class Failover:
             self.reached_here = 0
 
     def _by_all(self) -> PenstockError:
-        """The last failure as an error for the client."""
         error = self._failure
         assert error is not None
         if isinstance(error, NoPorts):  # for no backend: a limit of the proxy itself

@@ -155,7 +155,6 @@ class JsonRelay(Relay):
         self._conclude(body, whole)
 
     def _conclude(self, body: bytes, whole: Whole | None) -> None:
-        """Pass on a whole answer, or report what it says of the backend."""
         if self._end is not None and whole is None and not _is_json(body):
             self._report(AnswerCut())
             return

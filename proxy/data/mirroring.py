@@ -106,7 +106,6 @@ def _begin(
 def _send(
     plane: DataPlane, request: Request, seat: Seat, body: bytes, edits: Edits, places: Places
 ) -> str:
-    """Begin a copy. Returns why there is none."""
     way, record, now_s = request.way, request.record, plane.now()
     assert way is not None
     mirror = way.decision.rule.mirror

@@ -100,7 +100,6 @@ class Copy:
         self.result = ""
 
     def begin(self) -> None:
-        """Send it on an idle connection, or connect first."""
         connection = self._connections.take_idle(self.mirrored.head.credentials)
         if connection is not None:
             self._send(connection)
@@ -275,13 +274,11 @@ class Mirrors:
         self._metrics.mirror_requests.add(route, result)
 
     def run(self, copy: Copy) -> None:
-        """Begin a copy."""
         self._running.add(copy)
         self._watch()
         copy.begin()
 
     def ended(self, copy: Copy) -> None:
-        """A copy is over."""
         self._running.discard(copy)
         seat = copy.mirrored.seat
         self.leave(seat, copy.result)

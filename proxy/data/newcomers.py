@@ -46,7 +46,6 @@ class _New:
         self.judged.pop(name, None)
 
     def keep(self, known: Collection[Backend]) -> None:
-        """Forget those that are not among these."""
         for name in [name for name, each in self.all.items() if each.backend not in known]:
             self.drop(name)
 

@@ -93,7 +93,6 @@ def _request_id(head: RequestHead | None, rng: Random) -> bytes:
 
 
 def _cors(listen: ListenSettings, head: RequestHead | None) -> Headers:
-    """CORS headers if the configuration allows the browser's origin."""
     origins = listen.cors_origins
     if not origins or head is None:
         return []

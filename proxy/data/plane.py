@@ -233,7 +233,6 @@ class DataPlane:
         return found
 
     def _share_memory(self) -> None:
-        """Set the limits that depend on the memory."""
         limits, memory = self.limits, self.memory
         memory.use(limits.memory_bytes)
         part_bytes = memory.part_bytes

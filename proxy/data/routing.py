@@ -167,7 +167,6 @@ def is_served(plane: DataPlane, ask: Ask) -> bool:
 
 
 def _members(plane: DataPlane, name: str | None) -> Sequence[Backend]:
-    """The backends of a pool."""
     for pool in plane.fleet.pools:
         if pool.name == name:
             return pool.backends
@@ -175,7 +174,6 @@ def _members(plane: DataPlane, name: str | None) -> Sequence[Backend]:
 
 
 def loads(plane: DataPlane, ask: Ask) -> bool:
-    """Whether a backend loads its adapter, or would begin to."""
     try:
         return plane.adapters.foreseen(ask, plane.now()).waits
     except (NotLoaded, OverContext):

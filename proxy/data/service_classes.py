@@ -75,7 +75,6 @@ class ServiceClasses:
             self._degradable = frozenset([each.name for each in settings.tenants if each.degrade])
 
     def may_degrade(self, tenant: str) -> bool:
-        """Whether the steps of degradation are for its requests."""
         return self._degradable is None or tenant in self._degradable
 
     def rank_of(self, tenant: str, asked: bytes | None, tier: str | None = None) -> int:

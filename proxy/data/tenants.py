@@ -103,7 +103,6 @@ class Tenants:
         return tenants.pop() if tenants else ""
 
     def _of_key(self, key: bytes) -> str:
-        """The name of the tenant that has this key. Empty if nobody has."""
         given = sha256(key).digest()
         found = 0
         number = 1

@@ -97,7 +97,6 @@ class WholeEvents(Relay):
         return sign is Sign.DONE or sign is Sign.ERROR or not has_data(beginning)
 
     def _joined(self, data: bytes) -> bytes:
-        """The unfinished event that was put aside, followed by `data`."""
         if not self._put_by:
             return data
         self._put_by.append(data)

@@ -25,7 +25,6 @@ class _Pool:
         self.samples: deque[tuple[float, float, int]] = deque()  # time, cost and tokens until then
 
     def grow(self, now_s: float) -> float:
-        """The cost until now."""
         if self.per_hour is not None:
             self.total += self.per_hour * max(0.0, now_s - self.until_s) / HOUR_S
         self.until_s = max(self.until_s, now_s)

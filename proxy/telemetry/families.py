@@ -267,7 +267,6 @@ class PenstockCollector(Collector):
         yield from parts("cost_per_1k_tokens", prices)
 
     def _requests(self) -> Iterator[Metric]:
-        """What became of requests, whatever their pool."""
         metrics = self._metrics
         for name in (
             "attempts",

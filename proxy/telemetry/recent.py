@@ -140,7 +140,6 @@ class Recent:
         return list(found.values())
 
     def _turn(self, now_s: float) -> None:
-        """The next window begins."""
         lately = now_s < self._until_s + SLOW_WINDOW_S
         self._waiting_before = self._waiting if lately else Slowest(SLOW_MAX)
         self._long_before = self._long if lately else Slowest(SLOW_MAX)
@@ -215,7 +214,6 @@ class Slowest:
         return loser if value > lost or first_of_few else None
 
     def _displace(self, owner: str) -> None:
-        """Remove the least of an owner's."""
         heap = self._heaps[owner]
         heappop(heap)
         self._size -= 1

@@ -237,7 +237,6 @@ def _of_attempt(request: Finished, number: int, name: str, asked: Attributes) ->
 
 
 def _tell_answer(told: Attributes, record: Record, attempt: Try) -> None:
-    """What the last attempt has brought."""
     usage = record.usage
     if usage is not None:
         told["gen_ai.usage.input_tokens"] = usage.prompt_tokens

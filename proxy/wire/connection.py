@@ -83,33 +83,6 @@ class ConnectionOwner:
 class BackendConnection(asyncio.Protocol):
     """One connection to a backend. `sink` receives its current answer."""
 
-    __slots__ = (
-        "_buffer",
-        "_counted",
-        "_dechunker",
-        "_in_body",
-        "_interim",
-        "_keep_alive",
-        "_lost",
-        "_one_shot",
-        "_owner",
-        "_paused",
-        "_pending",
-        "_pieces",
-        "_remaining",
-        "_rest",
-        "_to_head_request",
-        "_transport",
-        "answer_began",
-        "credentials",
-        "dear",
-        "epoch",
-        "failure",
-        "idle_since_s",
-        "reused",
-        "sink",
-    )
-
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None

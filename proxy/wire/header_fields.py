@@ -132,7 +132,6 @@ def any_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:
-    """A header line as (lower-case name, value)."""
     spelled, colon, value = line.partition(b": ")  # the usual spelling
     name = _names.get(spelled)
     if name is None:

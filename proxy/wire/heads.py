@@ -238,7 +238,6 @@ def _media_type(value: bytes) -> bytes:
 
 
 def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
-    """The header names in `Connection`, in lower case."""
     value = decisive.get(b"connection")
     if value is None:
         return _NONE
@@ -247,7 +246,6 @@ def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
 
 
 def _credentials(decisive: dict[bytes, bytes]) -> bytes:
-    """All keys that the client sent, empty if none."""
     authorization = decisive.get(b"authorization", b"")
     key, azure_key = decisive.get(b"x-api-key"), decisive.get(b"api-key")
     if azure_key is not None:

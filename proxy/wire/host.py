@@ -227,7 +227,6 @@ class Host:
         return self._names.has_way(address)
 
     def close(self) -> None:
-        """Stop all lookups."""
         self._due_s = inf
         if self._looking is not None:
             self._looking.cancel()

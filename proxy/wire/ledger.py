@@ -139,7 +139,6 @@ class Ledger:
             self._count(entry.holder, -entry.size_bytes)
 
     def of(self, holder: str) -> int:
-        """How many bytes a holder has."""
         return self._held[holder]
 
     def free(self, over_bytes: int) -> None:

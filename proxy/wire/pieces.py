@@ -90,7 +90,6 @@ class Pieces:
         self._go_on()
 
     def drop(self) -> None:
-        """Write nothing more."""
         self._parts = []
 
 

@@ -46,7 +46,6 @@ class Records:
         self.count = 0  # records in the next slice, or in the last one taken
 
     def __len__(self) -> int:
-        """How many bytes wait."""
         return len(self._data) - self._at
 
     @property

@@ -59,41 +59,6 @@ _NOBODY: Final = asyncio.Protocol()
 class TlsConnection(asyncio.Protocol):
     """One TLS connection. `app` is the protocol that reads and writes the plain text."""
 
-    __slots__ = (
-        "_aborted",
-        "_app",
-        "_certificate",
-        "_choked",
-        "_context",
-        "_deadline",
-        "_early",
-        "_error",
-        "_handshake_bytes",
-        "_handshake_s",
-        "_handshakes",
-        "_held",
-        "_incoming",
-        "_limit_bytes",
-        "_on_failure",
-        "_open",
-        "_outgoing",
-        "_parties",
-        "_party",
-        "_queued",
-        "_reads",
-        "_records",
-        "_rota",
-        "_sender",
-        "_server_name",
-        "_shaking",
-        "_shut",
-        "_ssl",
-        "_stopped",
-        "_transport",
-        "_unsent",
-        "opened",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
