@@ -6,6 +6,7 @@ that is counted alone finds neither this code nor the counters in the processor'
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from time import time
 from typing import Final
 
@@ -23,7 +24,7 @@ from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.served_levels import note_ended, note_refused
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.telemetry.access_log import add_request, line_of
+from penstock.proxy.telemetry.access_log import METHODS, add_request, path_told
 from penstock.proxy.telemetry.pool_metrics import PoolMetrics
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
@@ -274,16 +275,22 @@ def _line(
     trace_id: str,
     ended_s: float | None = None,
 ) -> dict[str, object]:
-    """The access line of any request. `ended_s`: None if it ends now."""
+    """The fields that every access line begins with. `ended_s`: None if it ends now.
+
+    Of a client's text only its request id is told. `time`: in seconds since 1970.
+    """
     age_s = plane.now() - ended_s if ended_s is not None else 0.0
-    return line_of(
-        head,
-        listed=head is not None and plane.paths.lists(head.path),
-        method=answer.method,
-        request_id=answer.request_id,
-        peer=peer,
-        status=status,
-        size_bytes=answer.body_bytes,
-        at_s=time() - age_s,
-        trace_id=trace_id,
-    )
+    at_s = int((time() - age_s) * 1000) / 1000
+    path = path_told(head.path, listed=plane.paths.lists(head.path)) if head is not None else None
+    return {
+        "time": at_s,
+        "at": datetime.fromtimestamp(at_s, UTC),
+        "request_id": answer.request_id.decode("ascii"),
+        "trace_id": trace_id or None,
+        "client": peer.decode("ascii"),
+        "method": METHODS.get(answer.method),
+        "path": path,
+        "tenant": (head.tenant or None) if head is not None else None,
+        "status": status,
+        "bytes": answer.body_bytes,
+    }

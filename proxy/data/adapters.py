@@ -30,12 +30,9 @@ Load = Callable[[Backend, str, str], Coroutine[None, None, Outcome]]
 
 
 class Waiter:
-    """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S.
+    """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S."""
 
-    `held`: its own pool holds it, and it has no such time.
-    """
-
-    __slots__ = ("client", "held", "place", "since_s", "timer", "told")
+    __slots__ = ("client", "place", "since_s", "timer", "told")
 
     def __init__(
         self, place: Place, client: str, since_s: float, told: Callable[[bool], None]
@@ -45,7 +42,6 @@ class Waiter:
         self.client = client
         self.since_s = since_s
         self.told = told
-        self.held = False
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -72,7 +68,6 @@ class Adapters:
         self._waiting: dict[Waiter, None] = {}
         self._untold: deque[Waiter] = deque()
         self._telling = False  # one of them, whose turn it is
-        self._held: set[tuple[str, Place]] = set()  # for whom a held request waits, and where
         self.paths: Mapping[Place, str] = {}  # those that routes name
         self._loaded_s: dict[str, float] = {}  # when a client had its last load
 
@@ -101,22 +96,6 @@ class Adapters:
         self._wait(waiter)
         return waiter
 
-    def hold(
-        self, ask: Ask, since_s: float, now_s: float, told: Callable[[bool], None]
-    ) -> Waiter | None:
-        """The same for one that is held elsewhere meanwhile. Raises as `wait` does.
-
-        Of those of one client for one adapter, one waits here: the others would do no more.
-        """
-        key = ask.client, (ask.pool, ask.model)
-        if not self.begin(ask, now_s).waits or key in self._held:
-            return None
-        waiter = Waiter(key[1], ask.client, since_s, told)
-        waiter.held = True
-        self._held.add(key)
-        self._wait(waiter)
-        return waiter
-
     def begin(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Step:
         """Begin a load if one is due. Nobody need wait here for it. Raises as `wait` does.
 
@@ -137,9 +116,6 @@ class Adapters:
     def leave(self, waiter: Waiter) -> None:
         """Nobody waits there any more."""
         self._waiting.pop(waiter, None)
-        if waiter.held:
-            waiter.held = False
-            self._held.remove((waiter.client, waiter.place))
         waiter.told = _nothing
         if waiter.timer is not None:
             waiter.timer.cancel()

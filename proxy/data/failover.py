@@ -290,15 +290,6 @@ def came_bare(gate: Gate, lease: Lease, now_s: float, told: Told) -> Cause:
     return cause
 
 
-def refused(gate: Gate, lease: Lease, relay: Relay, now_s: float, told: Told) -> None:
-    """Count a 4xx, or an answer that is none: a web page, a redirect, a stream without a token.
-
-    It is the client's own fault or wish, unless only this backend gives it.
-    """
-    if gate.refused(lease, now_s, relay.status):
-        told(lease.backend, BackendRefusing(), Cause.BACKEND)
-
-
 def conclude(
     gate: Gate, lease: Lease, relay: Relay, now_s: float, told: Told, *, bare: Relay | None
 ) -> None:
@@ -316,6 +307,8 @@ def conclude(
             return
         lease.complete(now_s, usage.completion_tokens, usage.prompt_tokens)
         return
-    if lease.ask.engine:
-        refused(gate, lease, relay, now_s, told)
+    # A 4xx, or a web page, a redirect, a stream without a token: the client's own fault or wish,
+    # unless only this backend gives it.
+    if lease.ask.engine and gate.refused(lease, now_s, relay.status):
+        told(lease.backend, BackendRefusing(), Cause.BACKEND)
     lease.fail(now_s, suspicious=False, penal=False)

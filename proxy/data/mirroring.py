@@ -26,7 +26,7 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.route_changes import MODEL
-from penstock.proxy.data.routing import aimed
+from penstock.proxy.data.routing import aimed, nobody
 from penstock.proxy.wire.edit import Edits, splices
 from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers
 from penstock.proxy.wire.heads import RequestHead
@@ -171,7 +171,7 @@ def _lease(plane: DataPlane, ask: Ask, now_s: float) -> Lease | None:
     chosen = _chosen(fit, session, plane.rng)
     look = Look(look.pool, look.fit, look.ask, chosen)
     lowest = len(plane.classes.names) - 1
-    copy = QueuedRequest(look.ask, now_s, _nobody, SENDER, lowest, dry=True)
+    copy = QueuedRequest(look.ask, now_s, nobody, SENDER, lowest, dry=True)
     if plane.admission.enabled and not plane.admission.takes_now(copy, look, now_s):
         return None
     return Lease(chosen, look.ask, now_s)
@@ -184,10 +184,6 @@ def _chosen(fit: list[Backend], session: str | None, rng: Random) -> Backend:
         return max(fit, key=lambda each: place_of(session, seed_of(each.name)))
     one, other = rng.choice(fit), rng.choice(fit)
     return one if one.requests_in_flight <= other.requests_in_flight else other
-
-
-def _nobody(outcome: object) -> None:
-    """A dry request is told nothing."""
 
 
 def _head(request: Request, *, forwards_key: bool) -> RequestHead:

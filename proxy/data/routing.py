@@ -211,11 +211,11 @@ def _cost_s(plane: DataPlane, ask: Ask, rank: int) -> float:
     """What the request would cost where it is aimed. inf: it would not be served there."""
     classes, now_s = plane.classes, plane.now()
     name = ask.tenant or queue_of(ask.client, plane.salt)
-    request = QueuedRequest(ask, now_s, _nobody, name, rank, classes.max_wait_s[rank], dry=True)
+    request = QueuedRequest(ask, now_s, nobody, name, rank, classes.max_wait_s[rank], dry=True)
     return plane.pool_costs.cost_s(request, now_s)
 
 
-def _nobody(outcome: object) -> None:
+def nobody(outcome: object) -> None:
     """A dry request is told nothing."""
 
 

@@ -8,7 +8,6 @@ many, and written by a thread. Lines that the reader does not take in time are d
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
@@ -16,7 +15,6 @@ import orjson
 from penstock.proxy.telemetry.log_lines import CLOSE_S, LogWriter, printable
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.record import Record
-from penstock.proxy.wire.heads import RequestHead
 
 FLUSH_S: Final = 0.1
 # Lines that wait for the next flush, and batches that wait for the thread: about 10 MB together.
@@ -77,37 +75,6 @@ METHODS: Final = {
     method.encode(): method
     for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT")
 }
-
-
-def line_of(
-    head: RequestHead | None,
-    *,
-    listed: bool,
-    method: bytes,
-    request_id: bytes,
-    peer: bytes,
-    status: int,
-    size_bytes: int,
-    at_s: float,
-    trace_id: str,
-) -> dict[str, object]:
-    """The fields that every line begins with. `listed`: whether the path is one that is served.
-
-    `at_s`: when the request ended, in seconds since 1970. `trace_id`: empty if there is none.
-    """
-    at_s = int(at_s * 1000) / 1000
-    return {
-        "time": at_s,
-        "at": datetime.fromtimestamp(at_s, UTC),
-        "request_id": request_id.decode("ascii"),
-        "trace_id": trace_id or None,
-        "client": peer.decode("ascii"),
-        "method": METHODS.get(method),
-        "path": path_told(head.path, listed=listed) if head is not None else None,
-        "tenant": (head.tenant or None) if head is not None else None,
-        "status": status,
-        "bytes": size_bytes,
-    }
 
 
 def add_request(

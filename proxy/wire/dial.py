@@ -80,7 +80,9 @@ class Dialer(ConnectionOwner):
                 self.host.failed(address)
                 raise
             except OSError as error:
-                failures.append(_explained(error, address, self.host.has_way))
+                # No local port is left, unless it has no way there at all.
+                lacks_port = error.errno == errno.EADDRNOTAVAIL and self.host.has_way(address)
+                failures.append(Lacking(error.errno, error.strerror) if lacks_port else error)
                 if isinstance(error, TimeoutError):
                     self.host.failed(address)
         raise _judge(failures)
@@ -143,13 +145,6 @@ async def in_time(
             return await work
         finally:
             deadline.close()
-
-
-def _explained(error: OSError, address: str, way: Callable[[str], bool]) -> OSError:
-    """Why no connection to this address could be opened. Lacking when no local port is left."""
-    if error.errno == errno.EADDRNOTAVAIL and way(address):
-        return Lacking(error.errno, error.strerror)
-    return error
 
 
 def _judge(failures: Sequence[OSError]) -> OSError:
