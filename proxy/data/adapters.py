@@ -93,7 +93,9 @@ class Adapters:
             return None
         waiter = Waiter((ask.pool, ask.model), ask.client, by_s - WAIT_S, told)
         waiter.timer = self._loop.call_later(by_s - now_s, self._late, waiter)
-        self._wait(waiter)
+        self._waiting[waiter] = None
+        if self._comes_last:
+            self._tell([waiter])
         return waiter
 
     def begin(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Step:
@@ -128,11 +130,6 @@ class Adapters:
     def _comes_last(self) -> bool:
         """Whether who asks now has to wait for those that are told of free places."""
         return bool(self._untold) and not self._telling
-
-    def _wait(self, waiter: Waiter) -> None:
-        self._waiting[waiter] = None
-        if self._comes_last:
-            self._tell([waiter])
 
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
@@ -169,15 +166,11 @@ class Adapters:
                 outcome.reason,
                 rest_s,
             )
-        # Others may have waited for a place only.
-        loading = self._loads.is_loading
-        self._tell([each for each in self._in_turn() if not loading(each.place)])
-
-    def _in_turn(self) -> list[Waiter]:
-        """Those that wait. Whose client had no load for the longest time comes first; who had none
-        counts from when it began to wait, or new names would always go first."""
-        last_s = self._loaded_s
-        return sorted(self._waiting, key=lambda each: last_s.get(each.client, each.since_s))
+        # Others may have waited for a place only. Whose client had no load for the longest time is
+        # first; who had none counts from when it began to wait, or new names would always be first.
+        loading, last_s = self._loads.is_loading, self._loaded_s
+        in_turn = sorted(self._waiting, key=lambda each: last_s.get(each.client, each.since_s))
+        self._tell([each for each in in_turn if not loading(each.place)])
 
     def _tell(self, waiters: list[Waiter]) -> None:
         for each in waiters:

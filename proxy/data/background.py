@@ -75,7 +75,10 @@ class _Kept:
     ) -> None:
         self.charge = charge
         self.bill = bill
-        self.due_s = now_s + _longest_s(lease)
+        backend = lease.backend
+        step_s = backend.decode_speed.itl_s(backend.active_decode_tokens)
+        work_s = lease.ahead_work * backend.prefill_speed.work_s
+        self.due_s = now_s + work_s + longest(lease) * step_s  # at the measured speeds
         self.restarts = lease.backend.restarts
         self.progress = lease.backend.progress
 
@@ -227,10 +230,3 @@ def _ended(backend: Backend, leases: list[Lease]) -> list[Lease]:
 
 def _began(lease: Lease) -> float:
     return lease.began_s
-
-
-def _longest_s(lease: Lease) -> float:
-    """How long its engine may work on it, at the measured speeds."""
-    backend = lease.backend
-    step_s = backend.decode_speed.itl_s(backend.active_decode_tokens)
-    return lease.ahead_work * backend.prefill_speed.work_s + longest(lease) * step_s

@@ -188,15 +188,12 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
 def _most(ask: Ask) -> float:
     if not ask.engine:
         return 0.0
-    return ask.prompt_tokens + (_answer(ask) if ask.generates else 0.0)
-
-
-def _answer(ask: Ask) -> float:
-    """Those of its answer. It may be longer than all before: a client decides that."""
-    each = max(ANSWER_TOKENS, ask.output_tokens)
+    if not ask.generates:
+        return ask.prompt_tokens
+    each = max(ANSWER_TOKENS, ask.output_tokens)  # it may become longer: its client decides that
     if ask.max_tokens is not None:
         each = min(each, ask.max_tokens)
-    return each * ask.prompts * ask.choices
+    return ask.prompt_tokens + each * ask.prompts * ask.choices
 
 
 def longest(lease: Lease) -> int:

@@ -28,7 +28,7 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.route_changes import MODEL
 from penstock.proxy.data.routing import aimed, nobody
 from penstock.proxy.wire.edit import Edits, splices
-from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers
+from penstock.proxy.wire.header_fields import KEY_HEADERS
 from penstock.proxy.wire.heads import RequestHead
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,11 @@ def _send(
     first_s = timeouts.first_byte_s
     first_s += timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
     plain = ask.generates and not ask.stream  # nothing comes before its last token
+    added = [  # the mark, an id that shows whose copy it is, and the lowest priority
+        (b"x-request-id", request.answer.request_id[:_ID_BYTES_MAX] + b"-mirror"),
+        (MARK, b"1"),
+        (b"x-vllm-priority", plane.classes.told[-1][1]),
+    ]
     mirrored = Mirrored(
         seat,
         record,
@@ -136,7 +141,7 @@ def _send(
         _head(request, forwards_key=forwards_key),
         body,
         splices(body, kept + _stores_nothing(ask, places), places),
-        _added(plane, request),
+        added,
         request.endpoint.dialect,
         request.peer,
         (forwards_key, own_key),
@@ -206,13 +211,6 @@ def _head(request: Request, *, forwards_key: bool) -> RequestHead:
         False,
         head.credentials if forwards_key else b"",
     )
-
-
-def _added(plane: DataPlane, request: Request) -> Headers:
-    """The mark, an id that shows whose copy it is, and the lowest priority."""
-    request_id = request.answer.request_id[:_ID_BYTES_MAX] + b"-mirror"
-    priority = plane.classes.told[-1][1]
-    return [(b"x-request-id", request_id), (MARK, b"1"), (b"x-vllm-priority", priority)]
 
 
 def _stores_nothing(ask: Ask, places: Places) -> Edits:

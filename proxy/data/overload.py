@@ -69,7 +69,8 @@ class Overload:
         if short and not self._short:
             self._short_since_s = now_s
         self._short = short
-        before, self.reason = self.reason, self._told()
+        before = self.reason
+        self.reason = "memory" if short else "lag" if self._late else ""
         if self.reason and not before:
             self._since_s = now_s
         return self.reason != before
@@ -96,9 +97,6 @@ class Overload:
     def hopeless(self, now_s: float) -> bool:
         """Whether it has lasted longer than any hint can say. Then retries only add load."""
         return self.lasted_s(now_s) > HINT_MAX_S
-
-    def _told(self) -> str:
-        return "memory" if self._short else "lag" if self._late else ""
 
 
 class Running:

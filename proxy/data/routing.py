@@ -16,7 +16,7 @@ from penstock.balancing.canary.steps import Draw
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.routes.decision import Decision, Way, spilled
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
-from penstock.balancing.routes.rule import Rule, Target
+from penstock.balancing.routes.rule import Target
 from penstock.balancing.tokens import NOTHING
 from penstock.balancing.wants import Wants
 from penstock.proxy.data.plane import DataPlane
@@ -269,17 +269,10 @@ def _way_to(decision: Decision, pool: str, asked: str | None) -> Way:
     """The way to the target, or the fall-back, of this pool."""
     rule, target = decision.rule, decision.target
     if target is None or target.pool != pool:
-        target = _of_pool(rule, pool) or target
+        target = next((each for each in rule.targets if each.pool == pool), target)
     decision = Decision(rule, target, decision.mirrored)
     if target is not None and target.pool != pool:
         for number, fallback in enumerate(rule.fallbacks):
             if fallback.target.pool == pool:
                 return Way(decision, asked, step=number + 1, stays=True)
     return Way(decision, asked, stays=True)
-
-
-def _of_pool(rule: Rule, pool: str) -> Target | None:
-    for target in rule.targets:
-        if target.pool == pool:
-            return target
-    return None

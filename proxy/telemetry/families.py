@@ -19,7 +19,6 @@ from penstock.balancing.speed.compare import slower
 from penstock.balancing.verdict.cause import Kind
 from penstock.proxy.telemetry.exposition import Row, histograms, parts, single
 from penstock.proxy.telemetry.family_table import FAMILIES
-from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.telemetry.log_lines import lines_dropped
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.pool_metrics import PROMPT_CLASSES, PoolMetrics, Times
@@ -68,27 +67,25 @@ _OF_BACKEND: Final = {
 
 def request_families(every: Pools) -> Iterator[Metric]:
     """All families of requests, in parts. `every`: the pools, and "" for requests without one."""
-    yield from parts("requests", _statuses(every))
+    statuses = (
+        ((name, backend, str(status) if status > 9 else f"{status}xx"), count)
+        for name, pool in every.items()
+        for (backend, status), count in list(pool.requests.items())
+    )
+    yield from parts("requests", statuses)
     pools = {name: pool for name, pool in every.items() if name}
     for family in ("prompt_tokens", "completion_tokens", "cached_tokens"):
         counts = [((name,), getattr(pool, family)) for name, pool in pools.items()]
         yield from parts(family, counts)
     for family, name in _OF_POOL.items():
         yield from histograms(family, (((who,), getattr(pools[who], name)) for who in pools))
-    yield from histograms("time_to_first_token_by_prompt_seconds", _by_prompt(pools))
+    by_prompt = (
+        ((name, prompt), histogram)
+        for name, pool in pools.items()
+        for prompt, histogram in zip(PROMPT_CLASSES, pool.ttft_by_prompt_s, strict=True)
+    )
+    yield from histograms("time_to_first_token_by_prompt_seconds", by_prompt)
     yield from _of_backends(pools)
-
-
-def _statuses(every: Pools) -> Iterator[Row]:
-    for name, pool in every.items():
-        for (backend, status), count in list(pool.requests.items()):
-            yield (name, backend, str(status) if status > 9 else f"{status}xx"), count
-
-
-def _by_prompt(pools: Pools) -> Iterator[tuple[tuple[str, ...], Histogram]]:
-    for name, pool in pools.items():
-        for prompt, histogram in zip(PROMPT_CLASSES, pool.ttft_by_prompt_s, strict=True):
-            yield (name, prompt), histogram
 
 
 def _of_backends(pools: Pools) -> Iterator[Metric]:

@@ -218,7 +218,9 @@ def _of_attempts(request: Finished) -> list[Span]:
 def _of_attempt(request: Finished, number: int, name: str, asked: Attributes) -> Span:
     record, attempt = request.kept.record, request.tries[number]
     ended_s = attempt.ended_s or record.ended_s
-    span_id = attempt.span_id or _unsent_id(request.span_id, number)
+    # One that no backend was told of has no children, so any id does.
+    unsent_id = b"%016x" % ((int(request.span_id, 16) ^ (number + 1) << 32) or 1)
+    span_id = attempt.span_id or unsent_id
     span = Span(name, CLIENT, span_id, request.span_id, attempt.began_s, ended_s, attempt.failure)
     told = span.attributes
     told["http.request.method"] = request.method
@@ -246,8 +248,3 @@ def _tell_answer(told: Attributes, record: Record, attempt: Try) -> None:
     if record.streamed and attempt.first_token_s and attempt.sent_s:
         first_s = attempt.first_token_s - attempt.sent_s
         told["gen_ai.response.time_to_first_chunk"] = round(first_s, 6)
-
-
-def _unsent_id(span_id: bytes, number: int) -> bytes:
-    """The id of an attempt that no backend was told of: it has no children."""
-    return b"%016x" % ((int(span_id, 16) ^ (number + 1) << 32) or 1)
