@@ -29,10 +29,10 @@ from penstock.proxy.admin.answers import answer_of, error_answer, json_answer
 from penstock.proxy.data.adapters import WAIT_S
 from penstock.proxy.data.bodies import LEFT
 from penstock.proxy.data.endpoints import INVOCATIONS
-from penstock.proxy.data.patience import Patience
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import invoked_path, reading_ask
 from penstock.proxy.data.refusals import ROOM_S, late
+from penstock.proxy.data.request import Patience
 from penstock.proxy.data.routing import (
     aimed,
     cheapest,

@@ -16,7 +16,7 @@ from penstock.proxy.data.account import count_all, kept_of
 from penstock.proxy.data.ending import EndingConnection
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.telemetry.printable import printable
+from penstock.proxy.telemetry.log_lines import printable
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import waterfall

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from penstock.health.pace import Later, Timer
-from penstock.proxy.wire.party import party_of
+from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.sockets import BACKLOG, Accepting
 
 VISITORS_MAX: Final = 64

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.proxy.data.client import Client
-from penstock.proxy.data.decoders import Job
+from penstock.proxy.data.decoders import CODINGS, RATIO_MAX, SMALL_BYTES, Job, Undecodable
 from penstock.proxy.data.endpoints import (
     OPEN_PATHS,
     Endpoint,
-    Paths,
     is_answered_here,
     opens_websocket,
 )
@@ -29,7 +28,6 @@ from penstock.proxy.errors.client import (
     UpgradeRequired,
 )
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.wire.content_coding import CODINGS, RATIO_MAX, SMALL_BYTES, Undecodable
 from penstock.proxy.wire.heads import RequestHead
 
 # While memory is short, the bodies of one holder may still grow to this size together, so that
@@ -58,7 +56,8 @@ def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | No
     if endpoint is None:
         if head.method == b"OPTIONS" and plane.listen.cors_origins:
             return None
-        raise _not_served(paths, path)
+        methods = paths.methods_of(path)
+        raise MethodNotAllowed(methods) if methods else UnknownPath(paths.hint(path))
     if head.coding and head.coding not in CODINGS:
         raise UnsupportedEncoding(head.coding, CODINGS)
     _check_load(plane, head, client, endpoint)
@@ -74,12 +73,11 @@ def _check_load(plane: DataPlane, head: RequestHead, client: Client, endpoint: E
     limited = endpoint.work.engine or endpoint.first_pool
     if limited and head.tenant in plane.budgets.tenants:
         plane.budgets.glance(head.tenant, plane.now())
-    _check_room(plane, head, client)
-
-
-def _not_served(paths: Paths, path: bytes) -> PenstockError:
-    methods = paths.methods_of(path)
-    return MethodNotAllowed(methods) if methods else UnknownPath(paths.hint(path))
+    if head.length and not plane.bodies.fits(head.length, plane.bodies_bytes, client):
+        raise plane.refusals.no_room()
+    if plane.clients.crowds(client.holder):
+        message = "You have too many requests under way; retry."
+        raise plane.refusals.overloaded("connections", message)
 
 
 def take(
@@ -140,22 +138,13 @@ def take_decoded(
         raise found
     if len(found) > job.most_bytes:
         raise DecodedTooLarge(job.most_bytes)
-    refusal = _exchange_room(plane, len(request.body), len(found), client)
+    refusal = take(plane, len(found), client.body_bytes + len(found), client)
     if refusal is not None:
         raise refusal
+    plane.bodies.release(len(request.body), client)  # in place of the coded one
+    client.body_bytes -= len(request.body)
     plane.scheduler.free(client.holder, request.body)
     request.decoded(found)
-
-
-def _exchange_room(
-    plane: DataPlane, coded_bytes: int, decoded_bytes: int, client: Client
-) -> PenstockError | None:
-    """Count a decoded body in place of the coded one. An error if there is no room."""
-    refusal = take(plane, decoded_bytes, client.body_bytes + decoded_bytes, client)
-    if refusal is None:
-        plane.bodies.release(coded_bytes, client)
-        client.body_bytes -= coded_bytes
-    return refusal
 
 
 def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:
@@ -198,13 +187,3 @@ def _open_to_all(plane: DataPlane, head: RequestHead) -> bool:
     if head.method == b"OPTIONS":
         return bool(plane.listen.cors_origins)
     return head.path in OPEN_PATHS and head.method in (b"GET", b"HEAD")
-
-
-def _check_room(plane: DataPlane, head: RequestHead, client: Client) -> None:
-    """Refuse when there is no room for the body, or the holder has too many requests."""
-    if head.length and not plane.bodies.fits(head.length, plane.bodies_bytes, client):
-        raise plane.refusals.no_room()
-    if plane.clients.crowds(client.holder):
-        raise plane.refusals.overloaded(
-            "connections", "You have too many requests under way; retry."
-        )

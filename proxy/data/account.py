@@ -6,6 +6,7 @@ that is counted alone finds neither this code nor the counters in the processor'
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from time import time
 from typing import Final
 
@@ -23,13 +24,13 @@ from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.served_levels import note_ended, note_refused
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.telemetry.access_line import add_request, line_of
-from penstock.proxy.telemetry.pool_metrics import PoolMetrics, Times
+from penstock.proxy.telemetry.access_log import METHODS, add_request, path_told
+from penstock.proxy.telemetry.pool_metrics import PoolMetrics
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.usage import Used
+from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.heads import RequestHead
-from penstock.proxy.wire.party import party_of
 
 logger = logging.getLogger(__name__)
 
@@ -106,16 +107,15 @@ def _count(
     record = request.record
     pool = plane.metrics.of(record.pool)
     pool.request(record.backend, record.status, record.ended_s - record.began_s)
-    if request.times is not None:
-        _time(pool, request, request.times)
-    # After a failure it lost time by that.
-    if record.streamed and record.first_token_s and record.predicted_s and len(record.tries) == 1:
-        plane.metrics.predicted(record.predicted_s, record.first_token_s - record.received_s)
+    _time(plane, pool, request)
     if record.sent_s:
         plane.metrics.overhead_s.observe(record.overhead_s)
     if lease is not None:
         _placed(plane, lease, request)
-    _judged(plane, lease, request)
+    if request.way is not None and request.way.draw is not None:
+        plane.canaries.ended(request, lease)
+    if plane.newcomers.by_backend:
+        plane.newcomers.ended(request)
     if record.usage is not None:
         pool.prompt_tokens += record.usage.prompt_tokens
         pool.completion_tokens += record.usage.completion_tokens
@@ -184,14 +184,18 @@ def _party(peer: bytes) -> str:
     return party_of(peer.decode("ascii"))
 
 
-def _time(pool: PoolMetrics, request: Request, times: Times) -> None:
-    """Count its times for its last backend and its model, and by how long its prompt is."""
-    record = request.record
-    times.duration_s.observe(record.ended_s - record.began_s)
-    if record.streamed and record.first_token_s:
-        ttft_s = record.first_token_s - record.began_s
-        times.ttft_s.observe(ttft_s)
-        pool.first_token(request.ask.prompt_tokens, ttft_s)
+def _time(plane: DataPlane, pool: PoolMetrics, request: Request) -> None:
+    record, times = request.record, request.times
+    first_s = record.first_token_s if record.streamed else 0.0
+    if times is not None:
+        times.duration_s.observe(record.ended_s - record.began_s)
+        if first_s:
+            times.ttft_s.observe(first_s - record.began_s)
+            pool.first_token(request.ask.prompt_tokens, first_s - record.began_s)
+    # After a failure it lost time by that.
+    if first_s > record.received_s and record.predicted_s and len(record.tries) == 1:
+        ratio = record.predicted_s / (first_s - record.received_s)
+        plane.metrics.predicted_ratio.observe(ratio)
 
 
 def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
@@ -241,15 +245,6 @@ def _close(
             record.usage = believable(counts, request.ask, lease, answer.body_bytes)
 
 
-def _judged(plane: DataPlane, lease: Lease | None, request: Request) -> None:
-    """Tell canaries and newcomers, if there are any. Calls of what is not compiled are slow."""
-    way = request.way
-    if way is not None and way.draw is not None:
-        plane.canaries.ended(request, lease)
-    if plane.newcomers.by_backend:
-        plane.newcomers.ended(request)
-
-
 def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:
     """Count why its backend was chosen, and whether that was the one of the session, or of the
     stored response. Also its route, and whether something was cut from it."""
@@ -280,16 +275,22 @@ def _line(
     trace_id: str,
     ended_s: float | None = None,
 ) -> dict[str, object]:
-    """The access line of any request. `ended_s`: None if it ends now."""
+    """The fields that every access line begins with. `ended_s`: None if it ends now.
+
+    Of a client's text only its request id is told. `time`: in seconds since 1970.
+    """
     age_s = plane.now() - ended_s if ended_s is not None else 0.0
-    return line_of(
-        head,
-        listed=head is not None and plane.paths.lists(head.path),
-        method=answer.method,
-        request_id=answer.request_id,
-        peer=peer,
-        status=status,
-        size_bytes=answer.body_bytes,
-        at_s=time() - age_s,
-        trace_id=trace_id,
-    )
+    at_s = int((time() - age_s) * 1000) / 1000
+    path = path_told(head.path, listed=plane.paths.lists(head.path)) if head is not None else None
+    return {
+        "time": at_s,
+        "at": datetime.fromtimestamp(at_s, UTC),
+        "request_id": answer.request_id.decode("ascii"),
+        "trace_id": trace_id or None,
+        "client": peer.decode("ascii"),
+        "method": METHODS.get(answer.method),
+        "path": path,
+        "tenant": (head.tenant or None) if head is not None else None,
+        "status": status,
+        "bytes": answer.body_bytes,
+    }

@@ -30,12 +30,9 @@ Load = Callable[[Backend, str, str], Coroutine[None, None, Outcome]]
 
 
 class Waiter:
-    """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S.
+    """One request that waits. `told` is called once, unless it leaves: `late` after WAIT_S."""
 
-    `held`: its own pool holds it, and it has no such time.
-    """
-
-    __slots__ = ("client", "held", "place", "since_s", "timer", "told")
+    __slots__ = ("client", "place", "since_s", "timer", "told")
 
     def __init__(
         self, place: Place, client: str, since_s: float, told: Callable[[bool], None]
@@ -45,7 +42,6 @@ class Waiter:
         self.client = client
         self.since_s = since_s
         self.told = told
-        self.held = False
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -72,7 +68,6 @@ class Adapters:
         self._waiting: dict[Waiter, None] = {}
         self._untold: deque[Waiter] = deque()
         self._telling = False  # one of them, whose turn it is
-        self._held: set[tuple[str, Place]] = set()  # for whom a held request waits, and where
         self.paths: Mapping[Place, str] = {}  # those that routes name
         self._loaded_s: dict[str, float] = {}  # when a client had its last load
 
@@ -98,23 +93,9 @@ class Adapters:
             return None
         waiter = Waiter((ask.pool, ask.model), ask.client, by_s - WAIT_S, told)
         waiter.timer = self._loop.call_later(by_s - now_s, self._late, waiter)
-        self._wait(waiter)
-        return waiter
-
-    def hold(
-        self, ask: Ask, since_s: float, now_s: float, told: Callable[[bool], None]
-    ) -> Waiter | None:
-        """The same for one that is held elsewhere meanwhile. Raises as `wait` does.
-
-        Of those of one client for one adapter, one waits here: the others would do no more.
-        """
-        key = ask.client, (ask.pool, ask.model)
-        if not self.begin(ask, now_s).waits or key in self._held:
-            return None
-        waiter = Waiter(key[1], ask.client, since_s, told)
-        waiter.held = True
-        self._held.add(key)
-        self._wait(waiter)
+        self._waiting[waiter] = None
+        if self._comes_last:
+            self._tell([waiter])
         return waiter
 
     def begin(self, ask: Ask, now_s: float, tried: Collection[Backend] = ()) -> Step:
@@ -137,15 +118,11 @@ class Adapters:
     def leave(self, waiter: Waiter) -> None:
         """Nobody waits there any more."""
         self._waiting.pop(waiter, None)
-        if waiter.held:
-            waiter.held = False
-            self._held.remove((waiter.client, waiter.place))
         waiter.told = _nothing
         if waiter.timer is not None:
             waiter.timer.cancel()
 
     def close(self) -> None:
-        """End all loads, at the end of the process."""
         for task in self._tasks:
             task.cancel()
 
@@ -153,11 +130,6 @@ class Adapters:
     def _comes_last(self) -> bool:
         """Whether who asks now has to wait for those that are told of free places."""
         return bool(self._untold) and not self._telling
-
-    def _wait(self, waiter: Waiter) -> None:
-        self._waiting[waiter] = None
-        if self._comes_last:
-            self._tell([waiter])
 
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
@@ -194,15 +166,11 @@ class Adapters:
                 outcome.reason,
                 rest_s,
             )
-        # Others may have waited for a place only.
-        loading = self._loads.is_loading
-        self._tell([each for each in self._in_turn() if not loading(each.place)])
-
-    def _in_turn(self) -> list[Waiter]:
-        """Those that wait. Whose client had no load for the longest time comes first; who had none
-        counts from when it began to wait, or new names would always go first."""
-        last_s = self._loaded_s
-        return sorted(self._waiting, key=lambda each: last_s.get(each.client, each.since_s))
+        # Others may have waited for a place only. Whose client had no load for the longest time is
+        # first; who had none counts from when it began to wait, or new names would always be first.
+        loading, last_s = self._loads.is_loading, self._loaded_s
+        in_turn = sorted(self._waiting, key=lambda each: last_s.get(each.client, each.since_s))
+        self._tell([each for each in in_turn if not loading(each.place)])
 
     def _tell(self, waiters: list[Waiter]) -> None:
         for each in waiters:

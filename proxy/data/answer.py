@@ -36,24 +36,6 @@ _chunk_of: Final = native.chunk_of if native.AVAILABLE else any_chunk_of
 class Answer:
     """The answer to one request. `started`: the client was sent a status."""
 
-    __slots__ = (
-        "_chunked",
-        "_events",
-        "_head_only",
-        "_headers",
-        "_http11",
-        "_transport",
-        "about",
-        "body_bytes",
-        "finished",
-        "keep_alive",
-        "method",
-        "request_id",
-        "started",
-        "status",
-        "timing",
-    )
-
     def __init__(
         self,
         transport: asyncio.Transport,
@@ -134,7 +116,6 @@ class Answer:
             self.start(200, b"OK", _EVENT_STREAM, None, PING)
 
     def write(self, data: bytes) -> None:
-        """Send more of the body."""
         if self._head_only:
             return
         self.body_bytes += len(data)

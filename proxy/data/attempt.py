@@ -16,9 +16,10 @@ from penstock.balancing.outline import Steps
 from penstock.health.probes import KEY_REFUSED
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.json_relay import JsonRelay
-from penstock.proxy.data.patience import hint_of
+from penstock.proxy.data.own_headers import headers_upstream
+from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import BUSY, Passage, Relay, StoredStream, of_gateway
-from penstock.proxy.data.request import Request
+from penstock.proxy.data.request import Request, hint_of
 from penstock.proxy.errors.backend import (
     AnswerCut,
     BackendBusy,
@@ -38,7 +39,6 @@ from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.edit import spliced_bytes
 from penstock.proxy.wire.forwarded_head import forwarded_request_head
-from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.pool import ConnectionPool, NoDescriptors
 
@@ -58,14 +58,8 @@ HUNG_LOOK_S: Final = 5.0
 class AttemptOwner:
     """What an attempt reports to its exchange. A class, not a Protocol, because it is compiled."""
 
-    __slots__ = ()
-
     def step(self, step: Callable[..., None], *arguments: object) -> None:
         """Run a function that may raise."""
-        raise NotImplementedError
-
-    def headers_upstream(self) -> Headers:
-        """What the proxy itself adds to the head for the backend, each time it is sent."""
         raise NotImplementedError
 
     def sent(self, now_s: float) -> None:
@@ -76,8 +70,8 @@ class AttemptOwner:
         """The answer has begun: no other backend will need the body."""
         raise NotImplementedError
 
-    def opened(self, now_s: float) -> None:
-        """The answer has begun without a token: the attempt is to be looked at sooner."""
+    def watch(self, now_s: float) -> None:
+        """The attempt is to be looked at sooner: its answer has begun without a token."""
         raise NotImplementedError
 
     def made(self, response_id: str) -> None:
@@ -96,42 +90,24 @@ class AttemptOwner:
 class Attempt:
     """Sends a request to the lease's backend and relays the answer."""
 
-    __slots__ = (
-        "_connection",
-        "_connections",
-        "_credentials",
-        "_dialing",
-        "_ended",
-        "_first_byte_by_s",
-        "_itl_s",
-        "_lease",
-        "_owner",
-        "_request",
-        "_steps",
-        "relay",
-        "resent",
-    )
-
     def __init__(
         self,
         owner: AttemptOwner,
+        plane: DataPlane,
         request: Request,
         lease: Lease,
-        connections: ConnectionPool,
-        *,
-        credentials: tuple[bool, bytes | None],
         itl_s: Histogram,
     ) -> None:
-        """`credentials`: whether to forward the client's key, and the pool's key if there is one.
-
-        `itl_s` collects the times between tokens.
-        """
+        """`itl_s` collects the times between tokens."""
         self._owner = owner
+        self._plane = plane
         self._request = request
         self._itl_s = itl_s
-        self._credentials = credentials
         self._lease = lease
-        self._connections = connections
+        # Of the configuration that chose the backend: it may be replaced while we connect.
+        name = lease.backend.name
+        self._credentials: tuple[bool, bytes | None] = plane.credentials[name]
+        self._connections: ConnectionPool = plane.connections[name]
         self._connection: BackendConnection | None = None
         self._dialing: asyncio.Task[BackendConnection] | None = None
         self._ended = False
@@ -161,7 +137,6 @@ class Attempt:
             connection.abort()  # its answer has not ended: this frees the engine
 
     def pause(self) -> None:
-        """Stop reading the answer: the client cannot take more."""
         self._lease.held_up = True
         if self._connection is not None:
             self._connection.pause()
@@ -213,7 +188,7 @@ class Attempt:
             authority=self._connections.authority,
             prefix=self._connections.prefix,
             peer=request.peer,
-            added=self._owner.headers_upstream(),
+            added=headers_upstream(self._plane, request),
             length=spliced_bytes(body, replaced),
             authorization=authorization,
             forwards_key=forwards_key,
@@ -270,7 +245,7 @@ class Attempt:
             request.now,
             ended=self._end,
             begun=self._begun,
-            opened=self._owner.opened,
+            opened=self._owner.watch,
             made=self._owner.made,
             in_turns=self._take_turns,
             source=connection,

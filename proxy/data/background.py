@@ -42,8 +42,6 @@ Key = tuple[str, Hashable]
 class _Bill:
     """What a response costs. `used`: where that is counted, once it is final."""
 
-    __slots__ = ("charge", "counts", "made_tokens", "timer", "used")
-
     def __init__(
         self, lease: Lease, charge: Charge | None, used: Used, timer: asyncio.TimerHandle
     ) -> None:
@@ -72,32 +70,21 @@ class _Kept:
     """One lease. `due_s`: when its engine has had its time. `restarts`: those of the engine when
     it was sent, and `progress` of it when it was kept."""
 
-    __slots__ = ("bill", "charge", "due_s", "progress", "restarts")
-
     def __init__(
         self, lease: Lease, charge: Charge | None, bill: _Bill | None, now_s: float
     ) -> None:
         self.charge = charge
         self.bill = bill
-        self.due_s = now_s + _longest_s(lease)
+        backend = lease.backend
+        step_s = backend.decode_speed.itl_s(backend.active_decode_tokens)
+        work_s = lease.ahead_work * backend.prefill_speed.work_s
+        self.due_s = now_s + work_s + longest(lease) * step_s  # at the measured speeds
         self.restarts = lease.backend.restarts
         self.progress = lease.backend.progress
 
 
 class Background:
     """The leases of such requests, and what their tenants were charged."""
-
-    __slots__ = (
-        "_bills",
-        "_by_client",
-        "_kept",
-        "_leases",
-        "_loop",
-        "_now",
-        "_shares",
-        "_timer",
-        "_usage",
-    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], usage: TenantUsage
@@ -243,10 +230,3 @@ def _ended(backend: Backend, leases: list[Lease]) -> list[Lease]:
 
 def _began(lease: Lease) -> float:
     return lease.began_s
-
-
-def _longest_s(lease: Lease) -> float:
-    """How long its engine may work on it, at the measured speeds."""
-    backend = lease.backend
-    step_s = backend.decode_speed.itl_s(backend.active_decode_tokens)
-    return lease.ahead_work * backend.prefill_speed.work_s + longest(lease) * step_s

@@ -27,8 +27,6 @@ LEFT: Final = 4
 class Bodies:
     """The bodies of all requests together. `receiving`: clients still sending, oldest first."""
 
-    __slots__ = ("_clock", "_held", "_idle_bytes", "_looked_s", "held_bytes", "receiving")
-
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self.held_bytes = 0
@@ -68,7 +66,6 @@ class Bodies:
         return over_bytes <= 0 or over_bytes <= self._idle_bytes
 
     def of(self, holder: str) -> int:
-        """How many bytes a holder has."""
         return self._held.get(holder, 0)
 
     def _over_bytes(self, size_bytes: int, limit_bytes: int, client: Client) -> int:

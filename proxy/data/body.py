@@ -23,8 +23,6 @@ _NONE: Final = memoryview(b"")
 class Body:
     """The part of a body that has arrived. `length` is None when it comes in chunks."""
 
-    __slots__ = ("_data", "_dechunker", "_length", "_marking")
-
     def __init__(self, path: bytes, length: int | None) -> None:
         """`path`: of its request, which is a part of its mark."""
         self._length = length
@@ -36,7 +34,6 @@ class Body:
         self._marking = Marking(path)
 
     def __len__(self) -> int:
-        """How much of it has arrived."""
         return self._data.tell()
 
     @property
@@ -74,7 +71,6 @@ class Body:
         return memoryview(cast(native.Buffer, self._data))
 
     def land(self, piece: memoryview) -> None:
-        """Count a piece that was read into `room`."""
         cast(native.Buffer, self._data).landed(len(piece))
         self._marking.add(piece)
 

@@ -35,8 +35,6 @@ LEFT: Final = 499
 class TenantBudget:
     """One tenant's budget, and what it may ask for at once."""
 
-    __slots__ = ("budget", "limits")
-
     def __init__(self, limits: TenantLimitSettings, now_s: float) -> None:
         self.limits = limits
         self.budget = Budget(_amounts(limits), now_s)
@@ -78,8 +76,6 @@ class TenantBudget:
 
 class Budgets:
     """Those of all tenants that have limits, by name."""
-
-    __slots__ = ("_metrics", "tenants")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -190,18 +186,14 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
 
 
 def _most(ask: Ask) -> float:
-    """The tokens that a request should take at most."""
     if not ask.engine:
         return 0.0
-    return ask.prompt_tokens + (_answer(ask) if ask.generates else 0.0)
-
-
-def _answer(ask: Ask) -> float:
-    """Those of its answer. It may be longer than all before: a client decides that."""
-    each = max(ANSWER_TOKENS, ask.output_tokens)
+    if not ask.generates:
+        return ask.prompt_tokens
+    each = max(ANSWER_TOKENS, ask.output_tokens)  # it may become longer: its client decides that
     if ask.max_tokens is not None:
         each = min(each, ask.max_tokens)
-    return each * ask.prompts * ask.choices
+    return ask.prompt_tokens + each * ask.prompts * ask.choices
 
 
 def longest(lease: Lease) -> int:

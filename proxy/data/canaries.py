@@ -36,8 +36,6 @@ def version_of(route: str, settings: CanarySettings) -> Version:
 class RolledBack:
     """The versions that were rolled back, each with the reason."""
 
-    __slots__ = ("_why",)
-
     def __init__(self) -> None:
         self._why: dict[Version, str] = {}
 
@@ -72,8 +70,6 @@ class RolledBack:
 
 class Trial:
     """One route's canary, with the route's settings and what has happened."""
-
-    __slots__ = ("canary", "events", "rule", "settings")
 
     def __init__(self, settings: RouteSettings, rule: Rule, canary: Canary) -> None:
         self.settings = settings
@@ -192,5 +188,4 @@ class Canaries:
         )
 
     def _share(self, trial: Trial) -> None:
-        """Give the canary its share of the route's requests."""
         trial.rule.split = split_of(trial.settings, trial.canary.percent)

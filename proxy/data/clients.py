@@ -16,8 +16,7 @@ from typing import Final
 
 from penstock.proxy.data.bodies import HELD_S, LOOK_S_PER_CLIENT
 from penstock.proxy.data.client import Client
-from penstock.proxy.wire.ledger import victims
-from penstock.proxy.wire.party import STRANGERS
+from penstock.proxy.wire.ledger import STRANGERS, victims
 
 # This many clients without a seat still have their heads read. They get `/health`, or a 429 in
 # their API's shape. Any more get a 429 unread.
@@ -63,7 +62,6 @@ class Clients:
         return iter(self._all)
 
     def use(self, limit: int, *, keyed: bool) -> None:
-        """Set the number of seats. `keyed`: whether clients must show a key."""
         self._limit = limit
         self._seats.keyed = keyed
 
@@ -167,20 +165,6 @@ class Clients:
 
 class Seats:
     """Who loses a seat when all are taken, and which holders have more than their share."""
-
-    __slots__ = (
-        "_asked_s",
-        "_asking",
-        "_cleared_s",
-        "_clock",
-        "_crowds",
-        "_fills",
-        "_looked_s",
-        "_seated",
-        "_strangers",
-        "_waiting",
-        "keyed",
-    )
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

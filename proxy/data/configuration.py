@@ -207,13 +207,15 @@ def _members(
 
 def _fleet(new: Draft, members: Mapping[Backend, Member], running: Fleet | None) -> Fleet:
     """The draft's pools, with their members and with the policies that they keep."""
-    learnt = {pool.name: pool.policy for pool in running.pools} if running is not None else {}
+    learnt: dict[tuple[str, type], Policy] = {}
+    for pool in running.pools if running is not None else ():
+        learnt[pool.name, type(pool.policy)] = pool.policy
     return Fleet(
         tuple(
             Pool(
                 pool.name,
                 tuple(members[each][0] for each in pool.backends),
-                _same(pool.policy, learnt.get(pool.name)),
+                learnt.get((pool.name, type(pool.policy)), pool.policy),
                 pool.models,
                 pool.max_requests,
                 pool.admission,
@@ -230,11 +232,6 @@ def _pool_of(pool: PoolSettings, *, strict: bool) -> Pool:
     policy = POLICIES[pool.policy](backends, strict=strict)
     models = frozenset(pool.models)
     return Pool(pool.name, backends, policy, models, pool.max_requests, pool.admission)
-
-
-def _same(drafted: Policy, learnt: Policy | None) -> Policy:
-    """The pool's policy so far, if it is of the kind that the draft has."""
-    return learnt if learnt is not None and type(learnt) is type(drafted) else drafted
 
 
 def _authorization(pool: PoolSettings, backend: BackendSettings) -> bytes | None:

@@ -24,9 +24,9 @@ from penstock.proxy.errors.client import RequestTimeout
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import Draining
 from penstock.proxy.wire.certificates import ClientCertificate
+from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.heads import RequestHead
-from penstock.proxy.wire.party import party_of
 from penstock.proxy.wire.sockets import reset, unacknowledged_bytes
 
 # What a pipelining client may send before its answer has ended. Each answer copies these bytes.
@@ -52,32 +52,6 @@ class Phase(Enum):
 class EndingConnection(Landed):
     """A client's connection but for its requests, which `ClientConnection` finds."""
 
-    __slots__ = (
-        "_accepted_s",
-        "_body",
-        "_buffer",
-        "_deadline",
-        "_exchange",
-        "_head",
-        "_landing",
-        "_phase",
-        "_plane",
-        "_pool",
-        "_stalled_bytes",
-        "_transport",
-        "_write_paused",
-        "began_s",
-        "body_bytes",
-        "certificate",
-        "excess",
-        "made_s",
-        "party",
-        "peer",
-        "proven",
-        "source",
-        "tenant",
-    )
-
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
@@ -101,12 +75,10 @@ class EndingConnection(Landed):
         self.certificate: ClientCertificate | None = None  # None: it was not asked for one
 
     def come_from(self, address: str) -> None:
-        """The connection is of this address."""
         self.source = address
         self.asks_from(address)
 
     def asks_from(self, address: str) -> None:
-        """The requests are of this address from now on."""
         self.peer, self.party = address.encode("ascii"), party_of(address)
 
     def _go_on(self) -> None:
@@ -256,7 +228,6 @@ class EndingConnection(Landed):
     # The ends -----------------------------------------------------------------------------------
 
     def _refuse(self, error: PenstockError) -> None:
-        """Answer with an error before there is an exchange."""
         self._plane.ledger.done(self)
         head = self._head
         answer = answer_to(self._plane, self._transport, head)

@@ -17,7 +17,6 @@ from penstock.balancing.admission.queued_request import (
     TooLate,
     WaitReason,
 )
-from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
@@ -68,23 +67,6 @@ def _nothing(outcome: Lease | PenstockError | None) -> None:
 class Entry:
     """One request before admission."""
 
-    __slots__ = (
-        "_adapter",
-        "_adapter_by_s",
-        "_admitted",
-        "_class",
-        "_excused_s",
-        "_failover",
-        "_has_waited",
-        "_held",
-        "_impatient",
-        "_plane",
-        "_queued",
-        "_request",
-        "_routed",
-        "_since_s",
-    )
-
     def __init__(
         self,
         plane: DataPlane,
@@ -105,7 +87,6 @@ class Entry:
         self._has_waited = False
         self._impatient = False  # its client waits for less than its class
         self._adapter: Waiter | None = None  # while a backend loads its adapter
-        self._held: Waiter | None = None  # while it is held until a fall-back loads its adapter
         self._adapter_by_s = 0.0  # how long it waits for that at most, once it does
         self._excused_s = 0.0  # for how long it has waited for what does not count
         self._since_s = 0.0  # since when it waits, as its first `QueuedRequest` said
@@ -150,7 +131,6 @@ class Entry:
             raise self._told(error, now_s) from None
 
     def _try(self, party: str, now_s: float) -> Lease | TooLate | None:
-        """Enter where the request is aimed at now. Raises UNSERVED."""
         plane, ask, tried = self._plane, self._request.ask, self._failover.tried
         retry = self._failover.retries
         if self._request.way is not None and plane.adapters.paths and self._loads(now_s):
@@ -228,7 +208,6 @@ class Entry:
 
     @property
     def _cause(self) -> str:
-        """Why there is no backend for it."""
         return "errors" if self._failover.tried else "no_backend"
 
     def _has_place(self) -> bool:
@@ -253,7 +232,6 @@ class Entry:
 
     def end(self, now_s: float) -> None:
         """The request is over. If it still waits, its client has left, or its time is over."""
-        self._hold_no_more()
         if self._adapter is not None:
             self._request.record.waited(WaitReason.ADAPTER, now_s)
             self._plane.adapters.leave(self._adapter)
@@ -308,7 +286,6 @@ class Entry:
         if isinstance(outcome, Elsewhere):
             self._go_elsewhere(self._queued, now_s)
             return
-        self._hold_no_more()
         self._waited(now_s)
         if isinstance(outcome, Lease) and not self._queued.again:
             self._plane.metrics.admitted.add(self._class, "yes")
@@ -329,34 +306,13 @@ class Entry:
 
         for there in fallbacks_ahead(plane, request.ask, request.way, self._cause):
             if loads(plane, there):  # it may fail, so the request stays where it is meanwhile
-                self._hold_for(there, queued.wait.parked_s, now_s)
+                plane.adapters.begin(there, now_s)
                 break
             if not plane.admission.would_refuse(queued, there, came_s, now_s):
                 plane.admission.leave(queued, now_s)
                 self._ready(NoBackend())
                 return
         queued.wait.stays_s = now_s + STAYS_S
-
-    def _hold_for(self, there: Ask, since_s: float, now_s: float) -> None:
-        """Have a fall-back load its adapter, when its client's turn comes. `there`: as it gets the
-        request. `since_s`: since when this is held."""
-        adapters = self._plane.adapters
-        if self._held is not None and self._held.place == (there.pool, there.model):
-            adapters.begin(there, now_s)
-            return
-        self._hold_no_more()
-        self._held = adapters.hold(there, since_s, now_s, self._has_turn)
-
-    def _has_turn(self, late: bool) -> None:
-        """A load is over: a fall-back has its adapter, or can begin to load that."""
-        self._held = None
-        if self._queued is not None and self._queued.waits:
-            self._go_elsewhere(self._queued, self._plane.now())
-
-    def _hold_no_more(self) -> None:
-        if self._held is not None:
-            self._plane.adapters.leave(self._held)
-            self._held = None
 
     def _after(self, error: Exception | TooLate, now_s: float) -> PenstockError | None:
         """What its client is told after a wait in vain. None: it falls back."""
@@ -375,7 +331,6 @@ class Entry:
         self._plane.metrics.waited(self._class, waited_s)
 
     def _told(self, error: Exception | TooLate, now_s: float) -> PenstockError:
-        """What its client is told when it gets no backend."""
         plane, ask = self._plane, self._request.ask
         if isinstance(error, TooLate):
             hint_s, wait_s = error.retry_after_s, error.predicted_s

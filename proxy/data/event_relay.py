@@ -54,27 +54,6 @@ class EventRelay(WholeEvents):
     `bare_before`: another backend has answered without a token, so such an answer is final now.
     """
 
-    __slots__ = (
-        "_bare_before",
-        "_failure",
-        "_framing_bytes",
-        "_hide_usage",
-        "_itl_s",
-        "_like",
-        "_of_choices",
-        "_on_opened",
-        "_opens",
-        "_ordinary",
-        "_pinged_s",
-        "_quiet_after",
-        "_quiet_bytes",
-        "_refusal",
-        "_refused",
-        "_seen",
-        "_several",
-        "_told",
-    )
-
     def __init__(
         self,
         head: ResponseHead,
@@ -204,7 +183,6 @@ class EventRelay(WholeEvents):
     # What events mean -------------------------------------------------------------------------
 
     def _hold(self, data: bytes, now_s: float) -> None:
-        """Hold events until the first token. Then commit, or report a failure."""
         events = split(data)
         for number, event in enumerate(events):
             read = self._dialect.read(event)
@@ -261,7 +239,6 @@ class EventRelay(WholeEvents):
 
     @property
     def _tells_all(self) -> bool:
-        """Whether the end of the stream has told how many tokens there were."""
         return self.usage is not None or self._dialect.end_tells
 
     def _begin_stream(self, data: bytes, now_s: float) -> None:
@@ -273,7 +250,6 @@ class EventRelay(WholeEvents):
         self._commit_with(data)
 
     def _look(self, data: bytes, gap_s: float, now_s: float) -> None:
-        """Pass on a read that may hold other than ordinary events."""
         if not self.committed:
             self._hold(data, now_s)
             if self._opens and not self.committed:
@@ -374,7 +350,6 @@ class EventRelay(WholeEvents):
         return not (self._several and b"},{" in data)
 
     def _begun(self, read: Event, event: bytes, now_s: float) -> None:
-        """Note the first token of each choice that the event holds."""
         dialect = self._dialect
         if event.find(dialect.ordinary) < 0 and dialect.says_nothing(event):
             self._lease.held_up = True  # an end at once: its time says nothing about the backend

@@ -17,14 +17,13 @@ from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
-from penstock.proxy.data.complaint import conclude
 from penstock.proxy.data.decoders import Job
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.event_relay import EventRelay
-from penstock.proxy.data.failover import Failover
+from penstock.proxy.data.failover import Failover, conclude
 from penstock.proxy.data.inquiry import Inquiry
 from penstock.proxy.data.mirroring import mirror, original_left
-from penstock.proxy.data.own_headers import headers_upstream, origin
+from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.reading import Wanted, reading_wanted, wanted
 from penstock.proxy.data.relay import Relay
@@ -34,7 +33,6 @@ from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import PoisonRequest
 from penstock.proxy.wire.deadline import Deadline, nothing
-from penstock.proxy.wire.header_fields import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -48,23 +46,6 @@ JSON_BYTE_S: Final = 16e-9
 
 class Exchange(AttemptOwner):
     """One request and its answer."""
-
-    __slots__ = (
-        "_asker",
-        "_attempt",
-        "_clock",
-        "_decoding",
-        "_ended",
-        "_entry",
-        "_failover",
-        "_holder",
-        "_inquiry",
-        "_lease",
-        "_phase",
-        "_plane",
-        "_reading",
-        "request",
-    )
 
     def __init__(self, plane: DataPlane, asker: Asker, request: Request, clock: Deadline) -> None:
         """`clock` belongs to the client's connection. Its exchanges use it in turn."""
@@ -107,13 +88,11 @@ class Exchange(AttemptOwner):
         self._end(error)
 
     def pause(self) -> None:
-        """The client takes less than was written."""
         self.request.pause()
         if self._attempt is not None:
             self._attempt.pause()
 
     def resume(self) -> None:
-        """The client takes more again."""
         self.request.resume()
         if self._attempt is not None:
             self._attempt.resume()
@@ -141,12 +120,9 @@ class Exchange(AttemptOwner):
             logger.exception("request failed request_id=%s", request_id)
             self._end(PenstockError())
 
-    def headers_upstream(self) -> Headers:
-        return headers_upstream(self._plane, self.request)
-
     def sent(self, now_s: float) -> None:
         self._phase = "prefill"
-        self._watch(now_s)
+        self.watch(now_s)
 
     def begun(self) -> None:
         self._mirror()
@@ -154,8 +130,15 @@ class Exchange(AttemptOwner):
         self.request.forget_body()
         self._asker.release_body(self.request.kept_bytes)
 
-    def opened(self, now_s: float) -> None:
-        self._watch(now_s)
+    def watch(self, now_s: float) -> None:
+        """Have the clock tick when something is due next."""
+        request, attempt = self.request, self._attempt
+        next_s = request.patience.next_s(started=request.answer.started)
+        if attempt is not None:
+            next_s = min(next_s, attempt.due_s(now_s))
+        if request.ask.stream and not self._committed:
+            next_s = min(next_s, request.hold_s)
+        self._clock.set(next_s)
 
     def made(self, response_id: str) -> None:
         """Remember which backend stores the response: later requests for it go there."""
@@ -175,7 +158,7 @@ class Exchange(AttemptOwner):
         if request.coded:
             then = partial(self.step, self._decoded)
             self._decoding = decode(self._plane, request, self._holder, then)
-            self._watch(self._plane.now())
+            self.watch(self._plane.now())
         else:
             self._begin_read()
 
@@ -224,7 +207,6 @@ class Exchange(AttemptOwner):
         return told
 
     def _read(self, told: Wanted) -> None:
-        """Go on: it is known now what the request wants."""
         plane, request = self._plane, self.request
         request.ask, request.endpoint, request.hides_usage, request.edits = told
         ask, body = request.ask, request.body
@@ -238,7 +220,7 @@ class Exchange(AttemptOwner):
         inquiry = self._inquiry = Inquiry(plane, request, self, self._next)
         inquiry.begin()
         if inquiry.waits:
-            self._watch(plane.now())
+            self.watch(plane.now())
 
     def _next(self) -> None:
         """Choose a backend, reserve on it and begin an attempt there. Or wait for room."""
@@ -251,10 +233,9 @@ class Exchange(AttemptOwner):
         if lease is not None:
             self._try(lease)
         else:
-            self._watch(now_s)
+            self.watch(now_s)
 
     def _admitted(self, outcome: Lease | PenstockError | None) -> None:
-        """Go on after a wait."""
         if outcome is None:  # at once: whoever comes next must see who is there already
             self.step(self._next)
         else:
@@ -270,18 +251,10 @@ class Exchange(AttemptOwner):
         request.record.begin_try(backend.name, backend.pool, lease.reason, lease.began_s)
         request.answer.about = origin(plane, lease, request)
         times = request.times = plane.metrics.times(backend, request.ask.model)
-        # Use the configuration that chose the backend: it may be replaced while we connect.
-        self._attempt = Attempt(
-            self,
-            request,
-            lease,
-            plane.connections[backend.name],
-            credentials=plane.credentials[backend.name],
-            itl_s=times.itl_s,
-        )
+        self._attempt = Attempt(self, plane, request, lease, times.itl_s)
         self._attempt.begin()
         if self._phase == "connect" and not self._ended:
-            self._watch(plane.now())
+            self.watch(plane.now())
 
     def _attempted(self, error: BackendError | None) -> None:
         lease, attempt = self._lease, self._attempt
@@ -307,29 +280,20 @@ class Exchange(AttemptOwner):
         if relay.status == 500:
             self._failover.complain(lease, InternalFault(), now_s)
         else:
-            plane.metrics.answered(self.request.times, refused_midway=relay.refused_midway)
+            plane.metrics.attempted(self.request.times, "ok")
+            if relay.refused_midway:
+                plane.metrics.stream_failures.add("refused")
             if relay.served and plane.poison:
                 plane.poison.served(self.request.mark)
             conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.kept)
         self._end(None)
 
     def _mirror(self) -> None:
-        """Have the request copied, if its route says so and its answer is one."""
         way = self.request.way
         if way is not None and way.decision.mirrored:
             mirror(self._plane, self.request, self._relay)
 
     # Time ------------------------------------------------------------------------------------
-
-    def _watch(self, now_s: float) -> None:
-        """Have the clock tick when something is due next."""
-        request, attempt = self.request, self._attempt
-        next_s = request.patience.next_s(started=request.answer.started)
-        if attempt is not None:
-            next_s = min(next_s, attempt.due_s(now_s))
-        if request.ask.stream and not self._committed:
-            next_s = min(next_s, request.hold_s)
-        self._clock.set(next_s)
 
     def _tick(self) -> None:
         self.step(self._look)
@@ -351,7 +315,7 @@ class Exchange(AttemptOwner):
             answer.hold()
             self._entry.promised()
             request.hold_s = now_s + PING_S
-        self._watch(now_s)
+        self.watch(now_s)
 
     # The end ----------------------------------------------------------------------------------
 
@@ -407,7 +371,6 @@ class Exchange(AttemptOwner):
 
     @property
     def _committed(self) -> bool:
-        """Whether the client has some of a backend's answer."""
         relay = self._relay
         return relay is not None and relay.committed
 

@@ -1,33 +1,41 @@
-"""The attempts made for one request, and whether another backend may try after a failure."""
+"""The attempts made for one request, and whether another backend may try after a failure.
+
+A failed attempt or a refusal counts against its backend, or against whoever caused it.
+"""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.fields import searches_beams
+from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.crashing_requests import Suspect, died_of_it, is_leaving
 from penstock.balancing.outliers.failures import BUSY_S
 from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.routes.rule import Target
 from penstock.health.stall import hangs
-from penstock.proxy.data.complaint import complain
 from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.routing import able_fallback
+from penstock.proxy.dialects.dialect import NO_USAGE
 from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendBusy,
     BackendError,
     BackendHung,
+    BackendRefusing,
     EngineDead,
     InternalFault,
     NoPorts,
     NotHere,
+    OutOfTime,
     StreamBroken,
     StreamOutOfClientTime,
+    StreamOutOfTime,
 )
 from penstock.proxy.errors.client import ResponseNotFound
 from penstock.proxy.errors.error import PenstockError
@@ -47,19 +55,6 @@ class Failover:
     `reached_here`: how many of these in the pool that it is in now. Others are no retries there.
     """
 
-    __slots__ = (
-        "_failed",
-        "_failure",
-        "_plane",
-        "_request",
-        "_suspect",
-        "_without",
-        "fallback",
-        "reached",
-        "reached_here",
-        "tried",
-    )
-
     def __init__(self, plane: DataPlane, request: Request) -> None:
         self._plane = plane
         self._request = request
@@ -77,7 +72,6 @@ class Failover:
         return self.reached_here > 0 and self._request.endpoint.work.engine
 
     def begun(self, lease: Lease) -> None:
-        """An attempt begins."""
         self._request.record.attempts += 1
         if self._request.charge is not None:
             self._request.charge.lease = lease
@@ -241,7 +235,6 @@ class Failover:
             self.reached_here = 0
 
     def _by_all(self) -> PenstockError:
-        """The last failure as an error for the client."""
         error = self._failure
         assert error is not None
         if isinstance(error, NoPorts):  # for no backend: a limit of the proxy itself
@@ -249,3 +242,73 @@ class Failover:
         if isinstance(error, BackendBusy):
             return self._plane.refusals.full(error.busy_s or BUSY_S)
         return error
+
+
+Told = Callable[[Backend, BackendError, Cause], None]  # tells the health monitor
+
+
+def complain(
+    gate: Gate, lease: Lease, error: BackendError, now_s: float, told: Told, *, asleep: bool = False
+) -> Cause:
+    """End the lease with a failure and tell the health monitor. Returns the cause.
+
+    asleep: the process did not run meanwhile, so the failure is nobody's fault.
+    """
+    # A request without an engine accuses no engine: anybody may ask for a stored failed response.
+    accuses = lease.ask.engine or not error.causable
+    excused = not accuses or asleep or error.busy_s is not None
+    cause = Cause.BACKEND if error.causable else Cause.NO_REQUEST
+    bare = isinstance(error, AnswerBare) and not excused
+    if bare:
+        cause = came_bare(gate, lease, now_s, told)
+    elif error.causable and error.suspicious and not excused:
+        cause = gate.cause(lease, now_s)
+    if isinstance(error, (OutOfTime, StreamOutOfTime)):
+        lease.cut_short(now_s)  # as if the client had left
+    current = lease.fail(
+        now_s,
+        suspicious=error.suspicious and not excused,
+        penal=error.penal and not excused,
+        doubtful=error.doubtful,
+        busy_s=error.busy_s if lease.ask.engine else None,
+        cause=cause,
+        fatal=error.fatal,
+    )
+    if current and not excused:
+        # An answer without a token may be right everywhere: a probe decides.
+        told(lease.backend, error.of_backend, Cause.KIND if bare else cause)
+    return cause
+
+
+def came_bare(gate: Gate, lease: Lease, now_s: float, told: Told) -> Cause:
+    """Count a stream without a token as a refusal, too. Returns the cause."""
+    if lease.began_s < lease.backend.back_since_s:
+        return Cause.KIND  # it says nothing about the backend since its return
+    cause = gate.bare(lease, now_s)
+    if gate.refused(lease, now_s, 200):
+        told(lease.backend, BackendRefusing(), Cause.BACKEND)
+    return cause
+
+
+def conclude(
+    gate: Gate, lease: Lease, relay: Relay, now_s: float, told: Told, *, bare: Relay | None
+) -> None:
+    """End the lease of an answer that was passed on. Learn nothing from one that is no answer.
+
+    If the engine works on in the background, the lease goes on.
+
+    bare: the answer without a token that another backend gave before.
+    """
+    if relay.served:
+        usage = relay.usage or NO_USAGE
+        if bare is not None and lease.first_token_s is None and not usage.completion_tokens:
+            came_bare(gate, lease, now_s, told)
+        if relay.goes_on:
+            return
+        lease.complete(now_s, usage.completion_tokens, usage.prompt_tokens)
+        return
+    # A 4xx, or a web page, a redirect, a stream without a token: the client's own fault or wish,
+    # unless only this backend gives it.
+    if lease.ask.engine and gate.refused(lease, now_s, relay.status):
+        told(lease.backend, BackendRefusing(), Cause.BACKEND)
+    lease.fail(now_s, suspicious=False, penal=False)

@@ -9,9 +9,16 @@ import msgspec
 
 from penstock.balancing.outline import Steps
 from penstock.proxy.data.relay import FREE_BYTES, OBJECT_BYTES, Passage, Relay, diagnosis
-from penstock.proxy.dialects.dialect import TOKEN_BYTES, UNREADABLE, Usage, text_of
+from penstock.proxy.dialects.dialect import (
+    SMALL_BYTES,
+    TOKEN_BYTES,
+    UNREADABLE,
+    Usage,
+    reading_whole,
+    text_of,
+    whole_of,
+)
 from penstock.proxy.dialects.members import Whole
-from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
 from penstock.proxy.errors.backend import (
     AnswerAborted,
     AnswerCut,
@@ -36,19 +43,6 @@ class JsonRelay(Relay):
 
     `reports_500`: one of up to FREE_BYTES is reported as a failure, and kept.
     """
-
-    __slots__ = (
-        "_counts",
-        "_dialect",
-        "_end",
-        "_in_turns",
-        "_made",
-        "_parts",
-        "_reports_500",
-        "_size_bytes",
-        "_source",
-        "_text_bytes",
-    )
 
     def __init__(self, head: ResponseHead, passage: Passage, *, reports_500: bool = False) -> None:
         super().__init__(head, passage)
@@ -161,7 +155,6 @@ class JsonRelay(Relay):
         self._conclude(body, whole)
 
     def _conclude(self, body: bytes, whole: Whole | None) -> None:
-        """Pass on a whole answer, or report what it says of the backend."""
         if self._end is not None and whole is None and not _is_json(body):
             self._report(AnswerCut())
             return

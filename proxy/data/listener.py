@@ -32,8 +32,7 @@ from penstock.proxy.telemetry.record import Record
 from penstock.proxy.wire.deadline import Deadline, nothing
 from penstock.proxy.wire.dechunk import MalformedChunks
 from penstock.proxy.wire.heads import RequestHead, parse_request_head, unfit_beginning
-from penstock.proxy.wire.ledger import LEAST_BYTES
-from penstock.proxy.wire.party import STRANGERS
+from penstock.proxy.wire.ledger import LEAST_BYTES, STRANGERS
 from penstock.proxy.wire.sockets import HIGH_BYTES, LOW_BYTES
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -56,19 +55,6 @@ SLICE_BYTES: Final = 4_096
 
 class ClientConnection(EndingConnection):
     """One client's connection to the data port."""
-
-    __slots__ = (
-        "_body_limit_bytes",
-        "_clock",
-        "_direct",
-        "_early",
-        "_endpoint",
-        "_flooded",
-        "_line_skipped",
-        "_lingered_bytes",
-        "_rest",
-        "_searched_bytes",
-    )
 
     def __init__(self, plane: DataPlane, *, direct: bool = False) -> None:
         """`direct`: its bytes come from the socket, so that long bodies need no copy."""
@@ -153,7 +139,6 @@ class ClientConnection(EndingConnection):
         return False
 
     def _receive(self, data: bytes) -> None:
-        """Take a read or a slice of one."""
         phase = self._phase
         if phase is Phase.HEAD:
             if not self._buffer:
@@ -236,12 +221,10 @@ class ClientConnection(EndingConnection):
             self._plane.ledger.add(self, self.holder, unsent_bytes, self._left_bytes)
 
     def _left_bytes(self) -> int:
-        """What the client has not taken, here and in the kernel."""
         return self.untaken_bytes + self._behind_bytes
 
     @property
     def _behind_bytes(self) -> int:
-        """What was read from the backend and waits."""
         return self._exchange.behind_bytes if self._exchange is not None else 0
 
     def resume_writing(self) -> None:
@@ -254,7 +237,6 @@ class ClientConnection(EndingConnection):
             self._go_on()
 
     def _await_request(self) -> None:
-        """Wait for the next request, for a limited time."""
         self._line_skipped = False
         self._searched_bytes = 0
         idle_s = LAST_REQUEST_S if self._plane.closing else self._plane.timeouts.client_idle_s
@@ -269,7 +251,6 @@ class ClientConnection(EndingConnection):
             self._plane.scheduler.add(self._plane.clients.name_of(self), self._read_early)
 
     def _read_later(self) -> bool:
-        """Read the head that waited for its turn."""
         self._plane.ledger.done(self)
         if not self._transport.is_closing():
             self._transport.resume_reading()
@@ -319,7 +300,6 @@ class ClientConnection(EndingConnection):
         self._begin_body(self._head)
 
     def _begin_body(self, head: RequestHead) -> None:
-        """Read the body of an accepted request, if it has one."""
         if self._endpoint is None:
             self._answer_here(head)
             return
@@ -389,7 +369,6 @@ class ClientConnection(EndingConnection):
         self._request_complete(*body.whole())
 
     def _take(self, size_bytes: int) -> bool:
-        """Count a piece of the body. False when a limit was passed."""
         error = take(self._plane, size_bytes, self._body_limit_bytes, self)
         if error is not None:
             self._refuse(error)

@@ -106,7 +106,6 @@ def models_told(
 def _cards(
     pools: Iterable[Pool], allowed: Collection[str], aliases: Mapping[str, bytes | None]
 ) -> dict[str, bytes]:
-    """Each model that the client may ask for, with its card."""
     cards: dict[str, bytes] = {}
     for name, its_card in _served(pools):
         if not allowed or name in allowed:
@@ -120,7 +119,6 @@ def _cards(
 
 
 def _served(pools: Iterable[Pool]) -> Iterator[tuple[str, bytes]]:
-    """The models of all backends that can serve, with their cards."""
     for pool in pools:
         for backend in pool.backends:
             if not backend.can_serve:

@@ -40,7 +40,6 @@ class Memory:
         self.limit_bytes = int(GROUP_SHARE * group_bytes)
 
     def use(self, limit_bytes: int | None) -> None:
-        """Use the limit of the configuration, if it gives one."""
         self.limit_bytes = limit_bytes or int(GROUP_SHARE * self._group_bytes)
 
     @property

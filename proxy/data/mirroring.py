@@ -26,9 +26,9 @@ from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.route_changes import MODEL
-from penstock.proxy.data.routing import aimed
+from penstock.proxy.data.routing import aimed, nobody
 from penstock.proxy.wire.edit import Edits, splices
-from penstock.proxy.wire.header_fields import KEY_HEADERS, Headers
+from penstock.proxy.wire.header_fields import KEY_HEADERS
 from penstock.proxy.wire.heads import RequestHead
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,6 @@ def _begin(
 def _send(
     plane: DataPlane, request: Request, seat: Seat, body: bytes, edits: Edits, places: Places
 ) -> str:
-    """Begin a copy. Returns why there is none."""
     way, record, now_s = request.way, request.record, plane.now()
     assert way is not None
     mirror = way.decision.rule.mirror
@@ -130,6 +129,11 @@ def _send(
     first_s = timeouts.first_byte_s
     first_s += timeouts.first_byte_s_per_1k_tokens * ask.prompt_tokens / 1000
     plain = ask.generates and not ask.stream  # nothing comes before its last token
+    added = [  # the mark, an id that shows whose copy it is, and the lowest priority
+        (b"x-request-id", request.answer.request_id[:_ID_BYTES_MAX] + b"-mirror"),
+        (MARK, b"1"),
+        (b"x-vllm-priority", plane.classes.told[-1][1]),
+    ]
     mirrored = Mirrored(
         seat,
         record,
@@ -137,7 +141,7 @@ def _send(
         _head(request, forwards_key=forwards_key),
         body,
         splices(body, kept + _stores_nothing(ask, places), places),
-        _added(plane, request),
+        added,
         request.endpoint.dialect,
         request.peer,
         (forwards_key, own_key),
@@ -172,7 +176,7 @@ def _lease(plane: DataPlane, ask: Ask, now_s: float) -> Lease | None:
     chosen = _chosen(fit, session, plane.rng)
     look = Look(look.pool, look.fit, look.ask, chosen)
     lowest = len(plane.classes.names) - 1
-    copy = QueuedRequest(look.ask, now_s, _nobody, SENDER, lowest, dry=True)
+    copy = QueuedRequest(look.ask, now_s, nobody, SENDER, lowest, dry=True)
     if plane.admission.enabled and not plane.admission.takes_now(copy, look, now_s):
         return None
     return Lease(chosen, look.ask, now_s)
@@ -185,10 +189,6 @@ def _chosen(fit: list[Backend], session: str | None, rng: Random) -> Backend:
         return max(fit, key=lambda each: place_of(session, seed_of(each.name)))
     one, other = rng.choice(fit), rng.choice(fit)
     return one if one.requests_in_flight <= other.requests_in_flight else other
-
-
-def _nobody(outcome: object) -> None:
-    """A dry request is told nothing."""
 
 
 def _head(request: Request, *, forwards_key: bool) -> RequestHead:
@@ -211,13 +211,6 @@ def _head(request: Request, *, forwards_key: bool) -> RequestHead:
         False,
         head.credentials if forwards_key else b"",
     )
-
-
-def _added(plane: DataPlane, request: Request) -> Headers:
-    """The mark, an id that shows whose copy it is, and the lowest priority."""
-    request_id = request.answer.request_id[:_ID_BYTES_MAX] + b"-mirror"
-    priority = plane.classes.told[-1][1]
-    return [(b"x-request-id", request_id), (MARK, b"1"), (b"x-vllm-priority", priority)]
 
 
 def _stores_nothing(ask: Ask, places: Places) -> Edits:

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock.balancing.lease import Lease
 from penstock.proxy.dialects import Dialect
-from penstock.proxy.dialects.dialect import Sign, Usage
-from penstock.proxy.dialects.whole import SMALL_BYTES, whole_of
+from penstock.proxy.dialects.dialect import SMALL_BYTES, Sign, Usage, whole_of
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.record import Record
@@ -47,8 +46,6 @@ SENDER: Final = "\0mirror"
 class Seat:
     """The room that one copy takes, from the first bytes of its original's answer to its end."""
 
-    __slots__ = ("body_bytes", "client", "route")
-
     def __init__(self, route: str, client: str, body_bytes: int) -> None:
         self.route = route
         self.client = client
@@ -75,26 +72,6 @@ class Mirrored(NamedTuple):
 
 class Copy:
     """A copy under way, and the sink of its answer. `result` is empty until it has ended."""
-
-    __slots__ = (
-        "_connection",
-        "_connections",
-        "_dialing",
-        "_ended",
-        "_now",
-        "_parts",
-        "_streams",
-        "_tail",
-        "began_s",
-        "body_bytes",
-        "first_token_s",
-        "last_byte_s",
-        "lease",
-        "mirrored",
-        "result",
-        "sent_s",
-        "usage",
-    )
 
     def __init__(
         self,
@@ -123,7 +100,6 @@ class Copy:
         self.result = ""
 
     def begin(self) -> None:
-        """Send it on an idle connection, or connect first."""
         connection = self._connections.take_idle(self.mirrored.head.credentials)
         if connection is not None:
             self._send(connection)
@@ -256,8 +232,6 @@ class Mirrors:
     """All copies of a process. They run only while there is room, and all end when the process is
     overloaded, takes another configuration or drains. `bodies_bytes`: of their requests."""
 
-    __slots__ = ("_ended", "_loop", "_metrics", "_now", "_resting", "_running", "_seats", "_timer")
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, metrics: Metrics, now: Callable[[], float]
     ) -> None:
@@ -300,13 +274,11 @@ class Mirrors:
         self._metrics.mirror_requests.add(route, result)
 
     def run(self, copy: Copy) -> None:
-        """Begin a copy."""
         self._running.add(copy)
         self._watch()
         copy.begin()
 
     def ended(self, copy: Copy) -> None:
-        """A copy is over."""
         self._running.discard(copy)
         seat = copy.mirrored.seat
         self.leave(seat, copy.result)

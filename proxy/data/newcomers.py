@@ -27,8 +27,6 @@ class _One:
     """One that is new since `since_s`. It waits for its first request and for a place, then it is
     judged. If it is worse, `why` tells it until its pool can spare it."""
 
-    __slots__ = ("backend", "newcomer", "since_s", "why")
-
     def __init__(self, backend: Backend, since_s: float) -> None:
         self.backend = backend
         self.since_s = since_s
@@ -39,8 +37,6 @@ class _One:
 class _New:
     """The new ones of one pool by name, and those of them that are judged."""
 
-    __slots__ = ("all", "judged")
-
     def __init__(self) -> None:
         self.all: dict[str, _One] = {}
         self.judged: dict[str, Newcomer] = {}
@@ -50,7 +46,6 @@ class _New:
         self.judged.pop(name, None)
 
     def keep(self, known: Collection[Backend]) -> None:
-        """Forget those that are not among these."""
         for name in [name for name, each in self.all.items() if each.backend not in known]:
             self.drop(name)
 

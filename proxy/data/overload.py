@@ -39,8 +39,6 @@ LATELY_S: Final = 1.0
 class Overload:
     """Which limit is passed now: `reason` is `lag`, `memory` or empty."""
 
-    __slots__ = ("_late", "_short", "_short_since_s", "_since_s", "lag_s", "reason")
-
     def __init__(self) -> None:
         self._late = False
         self._short = False
@@ -71,7 +69,8 @@ class Overload:
         if short and not self._short:
             self._short_since_s = now_s
         self._short = short
-        before, self.reason = self.reason, self._told()
+        before = self.reason
+        self.reason = "memory" if short else "lag" if self._late else ""
         if self.reason and not before:
             self._since_s = now_s
         return self.reason != before
@@ -99,14 +98,9 @@ class Overload:
         """Whether it has lasted longer than any hint can say. Then retries only add load."""
         return self.lasted_s(now_s) > HINT_MAX_S
 
-    def _told(self) -> str:
-        return "memory" if self._short else "lag" if self._late else ""
-
 
 class Running:
     """The requests under way and those begun lately, by tenant or address."""
-
-    __slots__ = ("_before", "_lately", "_running", "_since_s")
 
     def __init__(self) -> None:
         self._running: dict[str, int] = {}

@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Collection
-from random import Random
 from secrets import token_hex
 from typing import Final
 
@@ -35,7 +34,10 @@ UPSTREAM_ID_BYTES_MAX: Final = 64
 
 def answer_to(plane: DataPlane, transport: asyncio.Transport, head: RequestHead | None) -> Answer:
     """Make the answer to a request. `head` is None when the request could not be read."""
-    request_id, headers = _request_id(head, plane.rng), _cors(plane.listen, head)
+    request_id = head.get(b"x-request-id") if head is not None else None
+    if not request_id or not _REQUEST_ID.fullmatch(request_id):
+        request_id = b"%032x" % plane.rng.getrandbits(128)
+    headers = _cors(plane.listen, head)
     if head is not None and head.path.startswith(MESSAGES_PATH):
         headers = [*headers, (b"request-id", request_id)]  # where Anthropic's SDK looks
     answer = Answer(transport, head, request_id, headers)
@@ -84,16 +86,7 @@ def origin(plane: DataPlane, lease: Lease, request: Request) -> Headers:
     return told
 
 
-def _request_id(head: RequestHead | None, rng: Random) -> bytes:
-    """The client's own id if it is short and printable, otherwise a new one."""
-    given = head.get(b"x-request-id") if head is not None else None
-    if given and _REQUEST_ID.fullmatch(given):
-        return given
-    return b"%032x" % rng.getrandbits(128)
-
-
 def _cors(listen: ListenSettings, head: RequestHead | None) -> Headers:
-    """CORS headers if the configuration allows the browser's origin."""
     origins = listen.cors_origins
     if not origins or head is None:
         return []

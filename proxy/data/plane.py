@@ -48,10 +48,10 @@ from penstock.proxy.telemetry.access_log import AccessLog
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.recent import Recent
 from penstock.proxy.tracing.trace import Tracer
-from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.client_address import TrustedProxies
 from penstock.proxy.wire.handshakes import ClientHandshakes
 from penstock.proxy.wire.ledger import Ledger
+from penstock.proxy.wire.long_reads import AnswerReads
 from penstock.proxy.wire.pulse import Sleep
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.scheduler import Scheduler
@@ -98,7 +98,7 @@ class DataPlane:
         self.gate = Gate(lambda: self.fleet, rng)
         self.classes = ServiceClasses(configuration.settings)
         self.admission = Admission(
-            self.gate, lambda: self.fleet, rng, self._room_changed, self.classes.rules
+            self.gate, lambda: self.fleet, rng, lambda: self.wakes.soon(), self.classes.rules
         )
         self.pool_costs = PoolCosts(self.gate, lambda: self.fleet, self.admission)
         self.wakes = Wakes(loop, now, self.admission)
@@ -232,11 +232,7 @@ class DataPlane:
                 found.append((pool.name, name, pressed))
         return found
 
-    def _room_changed(self) -> None:
-        self.wakes.soon()
-
     def _share_memory(self) -> None:
-        """Set the limits that depend on the memory."""
         limits, memory = self.limits, self.memory
         memory.use(limits.memory_bytes)
         part_bytes = memory.part_bytes

@@ -46,7 +46,6 @@ class Port:
         await self._others.known()
 
     def _client(self) -> asyncio.Protocol:
-        """The protocol of a connection that the loop has accepted."""
         self._accept_others()
         return client_of(self._plane)
 
@@ -76,7 +75,6 @@ def client_of(plane: DataPlane) -> asyncio.Protocol:
 
 
 def _tls_of(plane: DataPlane, client: ClientConnection, context: ssl.SSLContext) -> TlsConnection:
-    """The TLS between a client's connection and its socket."""
     authority = plane.certificates.client_authority
     if authority:
         client.certificate = ClientCertificate(authority)

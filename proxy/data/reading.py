@@ -110,19 +110,15 @@ def _edited(
     plane: DataPlane, ask: Ask, endpoint: Endpoint, head: RequestHead, body: bytes
 ) -> Wanted:
     if ask.response_id is not None and ask.engine:
-        ask = _in_context(plane, ask, ask.response_id)
+        # The engine reads the conversation before it, too.
+        tokens = plane.gate.owners.tokens_of(ask.response_id, ask.tenant, plane.now())
+        ask = ask.changed(prompt_tokens=ask.prompt_tokens + tokens) if tokens else ask
     needs_body = not (endpoint.anywhere or endpoint.first_pool)
     if not body and head.method == b"POST" and needs_body:
         raise BadRequest(NO_OBJECT)
     if ask.usage_options and endpoint.dialect.asks_usage:
         return ask, endpoint, True, ((b"stream_options", ask.usage_options),)
     return ask, endpoint, False, ()
-
-
-def _in_context(plane: DataPlane, ask: Ask, response_id: str) -> Ask:
-    """With the tokens of the conversation before it: the engine reads them, too."""
-    tokens = plane.gate.owners.tokens_of(response_id, ask.tenant, plane.now())
-    return ask.changed(prompt_tokens=ask.prompt_tokens + tokens) if tokens else ask
 
 
 def invoked_path(body: bytes) -> Steps[bytes]:

@@ -17,8 +17,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.outline import Steps
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.dialects import Dialect
-from penstock.proxy.dialects.dialect import Usage
-from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.dialects.dialect import Usage, whole_of
 from penstock.proxy.errors.backend import (
     BackendBusy,
     BackendDraining,
@@ -68,19 +67,6 @@ class Passage:
     The backend's connection is not needed for it.
     """
 
-    __slots__ = (
-        "answer",
-        "begun",
-        "dialect",
-        "ended",
-        "in_turns",
-        "lease",
-        "made",
-        "now",
-        "opened",
-        "source",
-    )
-
     def __init__(
         self,
         answer: Answer,
@@ -113,22 +99,6 @@ def _nobody(error: BackendError | None) -> None:
 
 class Relay:
     """Passes an answer on as it comes. The base of the other relays."""
-
-    __slots__ = (
-        "_answer",
-        "_ended",
-        "_head",
-        "_lease",
-        "_now",
-        "_on_begun",
-        "answering_s",
-        "committed",
-        "goes_on",
-        "last_byte_s",
-        "response_id",
-        "served",
-        "usage",
-    )
 
     def __init__(self, head: ResponseHead, passage: Passage) -> None:
         self._head = head
@@ -252,8 +222,6 @@ class StoredStream(Relay):
 
     Its last event tells what the response took.
     """
-
-    __slots__ = ("_counts", "_dialect")
 
     def __init__(self, head: ResponseHead, passage: Passage) -> None:
         super().__init__(head, passage)

@@ -16,7 +16,7 @@ from penstock.balancing.canary.steps import Draw
 from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.routes.decision import Decision, Way, spilled
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
-from penstock.balancing.routes.rule import Rule, Target
+from penstock.balancing.routes.rule import Target
 from penstock.balancing.tokens import NOTHING
 from penstock.balancing.wants import Wants
 from penstock.proxy.data.plane import DataPlane
@@ -167,7 +167,6 @@ def is_served(plane: DataPlane, ask: Ask) -> bool:
 
 
 def _members(plane: DataPlane, name: str | None) -> Sequence[Backend]:
-    """The backends of a pool."""
     for pool in plane.fleet.pools:
         if pool.name == name:
             return pool.backends
@@ -175,7 +174,6 @@ def _members(plane: DataPlane, name: str | None) -> Sequence[Backend]:
 
 
 def loads(plane: DataPlane, ask: Ask) -> bool:
-    """Whether a backend loads its adapter, or would begin to."""
     try:
         return plane.adapters.foreseen(ask, plane.now()).waits
     except (NotLoaded, OverContext):
@@ -213,11 +211,11 @@ def _cost_s(plane: DataPlane, ask: Ask, rank: int) -> float:
     """What the request would cost where it is aimed. inf: it would not be served there."""
     classes, now_s = plane.classes, plane.now()
     name = ask.tenant or queue_of(ask.client, plane.salt)
-    request = QueuedRequest(ask, now_s, _nobody, name, rank, classes.max_wait_s[rank], dry=True)
+    request = QueuedRequest(ask, now_s, nobody, name, rank, classes.max_wait_s[rank], dry=True)
     return plane.pool_costs.cost_s(request, now_s)
 
 
-def _nobody(outcome: object) -> None:
+def nobody(outcome: object) -> None:
     """A dry request is told nothing."""
 
 
@@ -271,17 +269,10 @@ def _way_to(decision: Decision, pool: str, asked: str | None) -> Way:
     """The way to the target, or the fall-back, of this pool."""
     rule, target = decision.rule, decision.target
     if target is None or target.pool != pool:
-        target = _of_pool(rule, pool) or target
+        target = next((each for each in rule.targets if each.pool == pool), target)
     decision = Decision(rule, target, decision.mirrored)
     if target is not None and target.pool != pool:
         for number, fallback in enumerate(rule.fallbacks):
             if fallback.target.pool == pool:
                 return Way(decision, asked, step=number + 1, stays=True)
     return Way(decision, asked, stays=True)
-
-
-def _of_pool(rule: Rule, pool: str) -> Target | None:
-    for target in rule.targets:
-        if target.pool == pool:
-            return target
-    return None

@@ -23,21 +23,6 @@ _QUEUES: Final = [f"\0{number}" for number in range(256)]
 class ServiceClasses:
     """The classes of one configuration."""
 
-    __slots__ = (
-        "_degradable",
-        "_of_others",
-        "_of_tenants",
-        "_ranks",
-        "_tiers",
-        "_trusting",
-        "default",
-        "max_wait_s",
-        "names",
-        "rules",
-        "steps",
-        "told",
-    )
-
     def __init__(self, settings: Settings) -> None:
         admission = settings.admission
         classes = admission.classes
@@ -90,7 +75,6 @@ class ServiceClasses:
             self._degradable = frozenset([each.name for each in settings.tenants if each.degrade])
 
     def may_degrade(self, tenant: str) -> bool:
-        """Whether the steps of degradation are for its requests."""
         return self._degradable is None or tenant in self._degradable
 
     def rank_of(self, tenant: str, asked: bytes | None, tier: str | None = None) -> int:

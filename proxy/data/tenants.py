@@ -26,8 +26,6 @@ _NO_KEY: Final = b""
 class Tenants:
     """The tenants of a configuration. False when neither a key nor a certificate is asked for."""
 
-    __slots__ = ("_certified", "_compare", "_digests", "_listed", "_names", "authority")
-
     def __init__(
         self,
         tenants: Sequence[TenantSettings],
@@ -105,7 +103,6 @@ class Tenants:
         return tenants.pop() if tenants else ""
 
     def _of_key(self, key: bytes) -> str:
-        """The name of the tenant that has this key. Empty if nobody has."""
         given = sha256(key).digest()
         found = 0
         number = 1

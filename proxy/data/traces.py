@@ -8,7 +8,7 @@ from time import time_ns
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.telemetry.access_line import METHODS, path_told
+from penstock.proxy.telemetry.access_log import METHODS, path_told
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.tracing.context import trace_id_of, without_context
 from penstock.proxy.tracing.span import Finished

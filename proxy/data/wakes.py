@@ -16,8 +16,6 @@ from penstock.proxy.wire.pulse import BEAT_S
 class Wakes:
     """Wakes one `Admission`."""
 
-    __slots__ = ("_admission", "_due_s", "_loop", "_now", "_soon", "_timer", "_untold")
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], admission: Admission
     ) -> None:

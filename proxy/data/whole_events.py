@@ -29,23 +29,6 @@ BEGINNING_BYTES: Final = 4_096
 class WholeEvents(Relay):
     """A stream of events before they are read. `EventRelay` reads them."""
 
-    __slots__ = (
-        "_counts",
-        "_dialect",
-        "_ended_itself",
-        "_held",
-        "_held_bytes",
-        "_keeps",
-        "_large",
-        "_made",
-        "_midway",
-        "_put_by",
-        "_put_by_bytes",
-        "_source",
-        "_tail",
-        "_text_bytes",
-    )
-
     def __init__(self, head: ResponseHead, passage: Passage) -> None:
         super().__init__(head, passage)
         self._dialect = passage.dialect
@@ -114,7 +97,6 @@ class WholeEvents(Relay):
         return sign is Sign.DONE or sign is Sign.ERROR or not has_data(beginning)
 
     def _joined(self, data: bytes) -> bytes:
-        """The unfinished event that was put aside, followed by `data`."""
         if not self._put_by:
             return data
         self._put_by.append(data)

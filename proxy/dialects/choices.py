@@ -166,7 +166,6 @@ def _is_empty(delta: msgspec.Raw) -> bool:
 
 
 def _says(choice: Said) -> bool:
-    """Whether a choice of a whole answer has a token to show."""
     if bytes(choice.text) not in NOTHING or bytes(choice.token_ids) not in NOTHING:
         return True
     return says(choice.message or {}, "role")

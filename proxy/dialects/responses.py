@@ -78,8 +78,8 @@ class Responses(Dialect):
         return text_of(event) if event.find(self.ordinary) >= 0 else (0, 0)  # else not new
 
     def read_beginning(self, beginning: bytes) -> Event:
-        name = name_of(beginning) or _named_within(beginning)
-        kind = name.decode("ascii")
+        within = _TYPE.match(beginning)  # of an event without a name, if it is the first member
+        kind = (name_of(beginning) or (within[1] if within else b"")).decode("ascii")
         if kind in _PREAMBLE:
             match = _ID.search(beginning) if kind == "response.created" else None
             return Event(Sign.QUIET, response_id=match[1].decode("ascii") if match else None)
@@ -123,12 +123,6 @@ class Responses(Dialect):
 
     def wrapped_error(self, body: bytes) -> bytes:
         return b"event: error\n%b" % super().wrapped_error(body)
-
-
-def _named_within(beginning: bytes) -> bytes:
-    """The type of an event without a name, if it is the first member."""
-    match = _TYPE.match(beginning)
-    return match[1] if match else b""
 
 
 def _id_in(raw: msgspec.Raw) -> str | None:

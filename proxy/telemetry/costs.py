@@ -18,8 +18,6 @@ HOUR_S: Final = 3_600.0
 class _Pool:
     """The cost of one pool until `until_s`, at `per_hour` from then on. None: unknown."""
 
-    __slots__ = ("per_hour", "samples", "total", "until_s")
-
     def __init__(self) -> None:
         self.per_hour: float | None = None
         self.total = 0.0
@@ -27,7 +25,6 @@ class _Pool:
         self.samples: deque[tuple[float, float, int]] = deque()  # time, cost and tokens until then
 
     def grow(self, now_s: float) -> float:
-        """The cost until now."""
         if self.per_hour is not None:
             self.total += self.per_hour * max(0.0, now_s - self.until_s) / HOUR_S
         self.until_s = max(self.until_s, now_s)
@@ -36,8 +33,6 @@ class _Pool:
 
 class Costs:
     """The costs of all pools that have ever had one. Their number is that of the configuration."""
-
-    __slots__ = ("_pools", "_sampled_s")
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}

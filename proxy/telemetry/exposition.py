@@ -72,8 +72,6 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 KEPT_S: Final = 1.0
 # The most of the CPU that rendering takes. A thousand backends take 0.35 s, interpreted.
 SHARE_MAX: Final = 0.05
-# Rendering a sample takes about 5 us, so one piece stays well below SLICE_S.
-PIECE_SAMPLES: Final = 50
 SLICE_S: Final = 0.0005
 
 
@@ -88,22 +86,14 @@ class _Piece(Collector):
 
 
 def pieces(families: Iterable[Metric]) -> Iterator[bytes]:
-    """The exposition in pieces of at most PIECE_SAMPLES. Joined they are the whole text.
-
-    Families that come in several parts, one after the other, are joined.
-    """
+    """The text of each family, or of each part of one: parts follow each other."""
     before = ""
     for family in families:
-        samples = family.samples
-        for start in range(0, max(1, len(samples)), PIECE_SAMPLES):
-            piece = Metric(family.name, family.documentation, family.type, family.unit)
-            piece.samples = samples[start : start + PIECE_SAMPLES]
-            text: bytes = generate_latest(_Piece(piece))
-            if start or family.name == before:  # HELP and TYPE stand before the first piece only
-                text = b"".join(
-                    line for line in text.splitlines(keepends=True) if not line.startswith(b"#")
-                )
-            yield text
+        text: bytes = generate_latest(_Piece(family))
+        if family.name == before:  # HELP and TYPE stand before the first part only
+            lines = text.splitlines(keepends=True)
+            text = b"".join([line for line in lines if not line.startswith(b"#")])
+        yield text
         before = family.name
 
 

@@ -4,20 +4,21 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import InfoMetricFamily
 from prometheus_client.registry import Collector
 
 from penstock import proxy
-from penstock.balancing.backend import Backend
+from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.slo.slo import Slo
+from penstock.balancing.speed.compare import slower
 from penstock.balancing.verdict.cause import Kind
-from penstock.proxy.telemetry.backend_families import backend_families
 from penstock.proxy.telemetry.exposition import Row, histograms, parts, single
 from penstock.proxy.telemetry.family_table import FAMILIES
-from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.telemetry.log_lines import lines_dropped
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.pool_metrics import PROMPT_CLASSES, PoolMetrics, Times
@@ -28,23 +29,23 @@ ALL: Final = "*"
 
 def slo_families(slos: Iterable[Slo]) -> Iterator[Metric]:
     """`slos`: with their counts and states up to date."""
-    compliance, burns, states = (
-        GaugeMetricFamily(f"penstock_{name}", FAMILIES[name].text, labels=FAMILIES[name].labels)
-        for name in ("slo_compliance_ratio", "slo_burn_rate", "slo_state")
-    )
-    told = FAMILIES["slo_requests"]
-    requests = CounterMetricFamily("penstock_slo_requests", told.text, labels=told.labels)
+    compliance: list[Row] = []
+    burns: list[Row] = []
+    states: list[Row] = []
+    requests: list[Row] = []
     for slo in slos:
         for each in slo.objectives:
-            labels = [slo.pool or ALL, slo.service_class or ALL, each.goal.name]
+            labels = (slo.pool or ALL, slo.service_class or ALL, each.goal.name)
             if (share := each.compliance) is not None:
-                compliance.add_metric(labels, share)
-            for window, rate in each.burn_rates.items():
-                burns.add_metric([*labels, window], rate)
-            states.add_metric(labels, each.state)
-            requests.add_metric([*labels, "good"], each.windows.good)
-            requests.add_metric([*labels, "bad"], each.windows.bad)
-    yield from (compliance, burns, states, requests)
+                compliance.append((labels, share))
+            burns += [((*labels, window), rate) for window, rate in each.burn_rates.items()]
+            states.append((labels, each.state))
+            requests.append(((*labels, "good"), each.windows.good))
+            requests.append(((*labels, "bad"), each.windows.bad))
+    yield from parts("slo_compliance_ratio", compliance)
+    yield from parts("slo_burn_rate", burns)
+    yield from parts("slo_state", states)
+    yield from parts("slo_requests", requests)
 
 
 # Each backend has the times of each of its models, so they have fewer buckets than the pool's.
@@ -52,56 +53,47 @@ BACKEND_LATENCY_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0, 160
 BACKEND_ITL_S: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0)
 
 Pools = Mapping[str, PoolMetrics]
-_OF_POOL: Final[Mapping[str, Callable[[PoolMetrics], Histogram]]] = {
-    "request_duration_seconds": lambda pool: pool.duration_s,
-    "time_to_first_token_seconds": lambda pool: pool.ttft_s,
-    "inter_token_latency_seconds": lambda pool: pool.itl_s,
+_OF_POOL: Final = {
+    "request_duration_seconds": "duration_s",
+    "time_to_first_token_seconds": "ttft_s",
+    "inter_token_latency_seconds": "itl_s",
 }
-_OF_BACKEND: Final[Mapping[str, tuple[Callable[[Times], Histogram], Sequence[float]]]] = {
-    "backend_request_duration_seconds": (lambda times: times.duration_s, BACKEND_LATENCY_S),
-    "backend_time_to_first_token_seconds": (lambda times: times.ttft_s, BACKEND_LATENCY_S),
-    "backend_inter_token_latency_seconds": (lambda times: times.itl_s, BACKEND_ITL_S),
+_OF_BACKEND: Final = {
+    "backend_request_duration_seconds": ("duration_s", BACKEND_LATENCY_S),
+    "backend_time_to_first_token_seconds": ("ttft_s", BACKEND_LATENCY_S),
+    "backend_inter_token_latency_seconds": ("itl_s", BACKEND_ITL_S),
 }
 
 
 def request_families(every: Pools) -> Iterator[Metric]:
     """All families of requests, in parts. `every`: the pools, and "" for requests without one."""
-    yield from parts("requests", _statuses(every))
+    statuses = (
+        ((name, backend, str(status) if status > 9 else f"{status}xx"), count)
+        for name, pool in every.items()
+        for (backend, status), count in list(pool.requests.items())
+    )
+    yield from parts("requests", statuses)
     pools = {name: pool for name, pool in every.items() if name}
     for family in ("prompt_tokens", "completion_tokens", "cached_tokens"):
         counts = [((name,), getattr(pool, family)) for name, pool in pools.items()]
         yield from parts(family, counts)
-    for family, histogram in _OF_POOL.items():
-        yield from histograms(family, _each(pools, histogram))
-    yield from histograms("time_to_first_token_by_prompt_seconds", _by_prompt(pools))
+    for family, name in _OF_POOL.items():
+        yield from histograms(family, (((who,), getattr(pools[who], name)) for who in pools))
+    by_prompt = (
+        ((name, prompt), histogram)
+        for name, pool in pools.items()
+        for prompt, histogram in zip(PROMPT_CLASSES, pool.ttft_by_prompt_s, strict=True)
+    )
+    yield from histograms("time_to_first_token_by_prompt_seconds", by_prompt)
     yield from _of_backends(pools)
-
-
-def _statuses(every: Pools) -> Iterator[Row]:
-    for name, pool in every.items():
-        for (backend, status), count in list(pool.requests.items()):
-            yield (name, backend, str(status) if status > 9 else f"{status}xx"), count
-
-
-def _by_prompt(pools: Pools) -> Iterator[tuple[tuple[str, ...], Histogram]]:
-    for name, pool in pools.items():
-        for prompt, histogram in zip(PROMPT_CLASSES, pool.ttft_by_prompt_s, strict=True):
-            yield (name, prompt), histogram
 
 
 def _of_backends(pools: Pools) -> Iterator[Metric]:
     yield from parts("backend_attempts", _counts(pools, attempts=True))
     yield from parts("backend_routed", _counts(pools, attempts=False))
-    for family, (histogram, bounds) in _OF_BACKEND.items():
-        rows = ((labels, histogram(times)) for labels, times in _times(pools))
+    for family, (name, bounds) in _OF_BACKEND.items():
+        rows = ((labels, getattr(times, name)) for labels, times in _times(pools))
         yield from histograms(family, rows, bounds)
-
-
-def _each(
-    pools: Pools, histogram: Callable[[PoolMetrics], Histogram]
-) -> Iterator[tuple[tuple[str, ...], Histogram]]:
-    for name, pool in pools.items():
-        yield (name,), histogram(pool)
 
 
 def _counts(pools: Pools, *, attempts: bool) -> Iterator[Row]:
@@ -118,6 +110,103 @@ def _times(pools: Pools) -> Iterator[tuple[tuple[str, ...], Times]]:
         for backend, counts in list(pool.backends.items()):
             for model, times in list(counts.times.items()):
                 yield (name, backend, model), times
+
+
+_LOADS: Final = {
+    "backend_queued_prefill_tokens": "queued_prefill_tokens",
+    "backend_active_decode_tokens": "active_decode_tokens",
+    "backend_requests_in_flight": "requests_in_flight",
+    "backend_gpu_floor_seconds": "gpu_floor_s",
+}
+# What an engine tells. An engine without a recent report has no series.
+_REPORTED: Final = {
+    "backend_engine_running": "running",
+    "backend_engine_waiting": "waiting",
+    "backend_kv_usage_ratio": "kv_usage",
+    "backend_kv_capacity_tokens": "kv_tokens",
+    "backend_preemptions": "preemptions",
+    "backend_engine_prompt_tokens": "prompt_tokens",
+    "backend_engine_steps": "steps",
+    "backend_engine_step_tokens": "step_tokens",
+    "backend_prefix_queries_tokens": "prefix_queries_tokens",
+    "backend_prefix_hits_tokens": "prefix_hits_tokens",
+}
+# And what exporters tell of its GPUs, as long as it is recent.
+_GPUS: Final = {
+    "backend_gpu_utilization_ratio": "utilization",
+    "backend_gpu_memory_used_bytes": "used_bytes",
+    "backend_gpu_memory_free_bytes": "free_bytes",
+}
+
+
+def backend_families(backends: Sequence[Backend], now_s: float) -> Iterator[Metric]:
+    """The families of single backends: load, health, speed, and what engines and GPUs tell."""
+    for name, load in _LOADS.items():
+        yield from parts(name, (((each.name,), float(getattr(each, load))) for each in backends))
+    yield from parts(
+        "backend_can_serve",
+        (((each.pool, each.name), float(each.can_serve)) for each in backends),
+    )
+    states = (
+        ((backend.name, state.value), float(backend.state is state))
+        for backend in backends
+        for state in State
+    )
+    yield from parts("backend_state", states)
+    wanted = (
+        ((backend.name, state.value), float(backend.admin_state is state))
+        for backend in backends
+        for state in AdminState
+    )
+    yield from parts("backend_admin_state", wanted)
+    told = [(each.name, each.report) for each in backends]
+    reports = [(name, each) for name, each in told if each is not None and each.freshness(now_s)]
+    for name, field in _REPORTED.items():
+        yield from parts(name, _known(reports, field))
+    waiting = (
+        ((name, reason), getattr(each, field))
+        for name, each in reports
+        for reason, field in (("capacity", "waiting_for_room"), ("deferred", "deferred"))
+    )
+    yield from parts("backend_engine_waiting_by_reason", waiting)
+    yield from _speeds(backends, now_s)
+    found = [(each.name, each.gpus) for each in backends]
+    gpus = [(name, each) for name, each in found if each is not None and now_s < each.until_s]
+    for name, field in _GPUS.items():
+        yield from parts(name, _known(gpus, field))
+
+
+def _known(told: Iterable[tuple[str, object]], field: str) -> Iterator[Row]:
+    """A field of what each backend tells, where it is known."""
+    for name, each in told:
+        value = getattr(each, field)
+        if value is not None:
+            yield (name,), value
+
+
+def _speeds(backends: Sequence[Backend], now_s: float) -> Iterator[Metric]:
+    prefill = (
+        ((each.name,), each.prefill_speed.work_per_s)
+        for each in backends
+        if each.prefill_speed.weight > 0.0
+    )
+    yield from parts("backend_prefill_tokens_per_second", prefill)
+    decode = (
+        ((each.name,), each.decode_speed.itl_s(each.decode_speed.usual_held_tokens))
+        for each in backends
+        if each.decode_speed.weight > 0.0
+    )
+    yield from parts("backend_decode_step_seconds", decode)
+    cold = ((each.name, each.cold_start) for each in backends)
+    yield from parts("backend_cold_start_seconds", _known(cold, "last_s"))
+    yield from parts("backend_slowness_ratio", _slowness(backends, now_s))
+
+
+def _slowness(backends: Sequence[Backend], now_s: float) -> Iterator[Row]:
+    for _, peers in groupby(sorted(backends, key=attrgetter("pool")), attrgetter("pool")):
+        for backend, pace in slower(tuple(peers), now_s):
+            yield (backend.name, "prefill"), pace.prefill
+            yield (backend.name, "decode"), pace.decode
 
 
 class PenstockCollector(Collector):
@@ -175,7 +264,6 @@ class PenstockCollector(Collector):
         yield from parts("cost_per_1k_tokens", prices)
 
     def _requests(self) -> Iterator[Metric]:
-        """What became of requests, whatever their pool."""
         metrics = self._metrics
         for name in (
             "attempts",

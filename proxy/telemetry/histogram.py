@@ -28,8 +28,6 @@ _bisect_left: Final = bisect_left  # a constant is found faster than an imported
 class Histogram:
     """Counts per bucket; `bounds` are upper bounds, the last bucket is +Inf."""
 
-    __slots__ = ("bounds", "counts", "total")
-
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)

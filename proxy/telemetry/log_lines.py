@@ -22,10 +22,18 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.proxy.telemetry.printable import printable
-
+LINE_CHARS_MAX: Final = 2_048
 # How long an end of the process waits for the reader.
 CLOSE_S: Final = 1.0
+
+
+def printable(text: str) -> str:
+    """The text on one line, shortened, with all characters escaped that are not printable."""
+    if len(text) > LINE_CHARS_MAX:
+        text = text[:LINE_CHARS_MAX] + "..."
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class LogWriter:

@@ -29,8 +29,6 @@ class Growth:
     three copies is what the present ones are compared with.
     """
 
-    __slots__ = ("_copies",)
-
     def __init__(self) -> None:
         self._copies: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=COPIES)
 
@@ -56,8 +54,6 @@ LABEL_VALUES_MAX: Final = 256
 
 class Counter:
     """A count per label values. Values beyond the limit are counted as `other`."""
-
-    __slots__ = ("_values",)
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, ...], int] = {}
@@ -167,11 +163,6 @@ class Metrics:
             ratios[route] = Histogram(RATIO)
         return ratios[route]
 
-    def predicted(self, predicted_s: float, true_s: float) -> None:
-        """A request that had to wait has had its first token after that time."""
-        if true_s > 0.0:
-            self.predicted_ratio.observe(predicted_s / true_s)
-
     def times(self, backend: Backend, model: str | None) -> Times:
         """The times of a model's requests at a backend, which may not list it."""
         known = model if model is not None and backend.lists(model) else None
@@ -182,12 +173,6 @@ class Metrics:
         self.attempts.add(reason)
         if times is not None:
             times.backend.attempted(reason)
-
-    def answered(self, times: Times | None, *, refused_midway: bool) -> None:
-        """Count an answer that was passed on unchanged."""
-        self.attempted(times, "ok")
-        if refused_midway:
-            self.stream_failures.add("refused")
 
     def shed_by_reason(self) -> dict[str, int]:
         """How many requests were refused since the start, of all classes together."""

@@ -25,8 +25,6 @@ class Lately:
     do. Whoever has most of a backend's requests has most of its percentile, too.
     """
 
-    __slots__ = ("_failures", "_slot", "_ttfts", "failed_s", "failure")
-
     def __init__(self) -> None:
         # The last bucket also has all that is longer.
         self._ttfts = [array("I", bytes(4 * len(BOUNDS_S))) for _ in range(SLOTS)]
@@ -95,8 +93,6 @@ class BackendMetrics:
     `lately`: the same of the last minutes, for people.
     """
 
-    __slots__ = ("attempts", "lately", "routed", "times")
-
     def __init__(self) -> None:
         self.attempts: dict[str, int] = {}
         self.routed: dict[str, int] = {}
@@ -113,8 +109,6 @@ class BackendMetrics:
 class Times:
     """The times of one model's requests at one backend. Held by reference: no chunk looks it up."""
 
-    __slots__ = ("backend", "duration_s", "itl_s", "ttft_s")
-
     def __init__(self, backend: BackendMetrics) -> None:
         self.backend = backend
         self.duration_s = Histogram(LATENCY_S)
@@ -124,18 +118,6 @@ class Times:
 
 class PoolMetrics:
     """The measurements of one pool."""
-
-    __slots__ = (
-        "_models",
-        "backends",
-        "cached_tokens",
-        "completion_tokens",
-        "duration_s",
-        "forgotten_itl_s",
-        "prompt_tokens",
-        "requests",
-        "ttft_by_prompt_s",
-    )
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, int], int] = {}  # (backend, status or its first digit)

@@ -69,20 +69,6 @@ class Kept:
 class Recent:
     """The requests of one process that are kept."""
 
-    __slots__ = (
-        "_count",
-        "_failed",
-        "_latest",
-        "_long",
-        "_long_before",
-        "_of_second",
-        "_sampled",
-        "_second",
-        "_until_s",
-        "_waiting",
-        "_waiting_before",
-    )
-
     def __init__(self) -> None:
         self._count = 0
         self._latest: FairTable[Kept] = FairTable(LATEST_MAX)
@@ -154,7 +140,6 @@ class Recent:
         return list(found.values())
 
     def _turn(self, now_s: float) -> None:
-        """The next window begins."""
         lately = now_s < self._until_s + SLOW_WINDOW_S
         self._waiting_before = self._waiting if lately else Slowest(SLOW_MAX)
         self._long_before = self._long if lately else Slowest(SLOW_MAX)
@@ -173,8 +158,6 @@ class Slowest:
     slowest request and of its even share. With more owners nothing is reserved: otherwise fast
     requests of many would push out slow ones of a few.
     """
-
-    __slots__ = ("_bounds", "_heaps", "_size", "most")
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -231,7 +214,6 @@ class Slowest:
         return loser if value > lost or first_of_few else None
 
     def _displace(self, owner: str) -> None:
-        """Remove the least of an owner's."""
         heap = self._heaps[owner]
         heappop(heap)
         self._size -= 1

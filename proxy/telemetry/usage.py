@@ -32,8 +32,6 @@ class TenantUsage:
     `before`: what processes before this one counted, by tenant and model, if that was kept.
     """
 
-    __slots__ = ("_used", "before")
-
     def __init__(self) -> None:
         self.before: dict[tuple[str, str], Used] = {}
         self._used: dict[str, dict[str, Used]] = {}

@@ -9,7 +9,7 @@ at a trace, that is the host.
 from collections import deque
 from typing import Final
 
-from penstock.proxy.telemetry.printable import printable
+from penstock.proxy.telemetry.log_lines import printable
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record, Try
 
@@ -22,21 +22,6 @@ class Finished:
 
     `route` is empty if its path is not served. `max_tokens`: 0 if it set no limit.
     """
-
-    __slots__ = (
-        "choices",
-        "ended_unix_ns",
-        "kept",
-        "max_tokens",
-        "method",
-        "parent_id",
-        "route",
-        "scheme",
-        "span_id",
-        "state",
-        "trace_id",
-        "tries",
-    )
 
     def __init__(
         self,
@@ -73,8 +58,6 @@ class Finished:
 
 class Waiting:
     """Requests whose spans are not sent yet, the oldest first."""
-
-    __slots__ = ("_by_client", "_requests", "_spans_max", "spans")
 
     def __init__(self, spans_max: int = SPANS_MAX) -> None:
         self._spans_max = spans_max
@@ -133,18 +116,6 @@ OPERATIONS: Final = {
 
 class Span:
     """One span. Times are of the data plane's clock. `error`: why it failed. Empty: it did not."""
-
-    __slots__ = (
-        "attributes",
-        "began_s",
-        "ended_s",
-        "error",
-        "events",
-        "kind",
-        "name",
-        "parent_id",
-        "span_id",
-    )
 
     def __init__(
         self,
@@ -247,7 +218,9 @@ def _of_attempts(request: Finished) -> list[Span]:
 def _of_attempt(request: Finished, number: int, name: str, asked: Attributes) -> Span:
     record, attempt = request.kept.record, request.tries[number]
     ended_s = attempt.ended_s or record.ended_s
-    span_id = attempt.span_id or _unsent_id(request.span_id, number)
+    # One that no backend was told of has no children, so any id does.
+    unsent_id = b"%016x" % ((int(request.span_id, 16) ^ (number + 1) << 32) or 1)
+    span_id = attempt.span_id or unsent_id
     span = Span(name, CLIENT, span_id, request.span_id, attempt.began_s, ended_s, attempt.failure)
     told = span.attributes
     told["http.request.method"] = request.method
@@ -266,7 +239,6 @@ def _of_attempt(request: Finished, number: int, name: str, asked: Attributes) ->
 
 
 def _tell_answer(told: Attributes, record: Record, attempt: Try) -> None:
-    """What the last attempt has brought."""
     usage = record.usage
     if usage is not None:
         told["gen_ai.usage.input_tokens"] = usage.prompt_tokens
@@ -276,8 +248,3 @@ def _tell_answer(told: Attributes, record: Record, attempt: Try) -> None:
     if record.streamed and attempt.first_token_s and attempt.sent_s:
         first_s = attempt.first_token_s - attempt.sent_s
         told["gen_ai.response.time_to_first_chunk"] = round(first_s, 6)
-
-
-def _unsent_id(span_id: bytes, number: int) -> bytes:
-    """The id of an attempt that no backend was told of: it has no children."""
-    return b"%016x" % ((int(span_id, 16) ^ (number + 1) << 32) or 1)

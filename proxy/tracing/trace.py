@@ -35,16 +35,6 @@ _NEARLY_ONE: Final = 1.0 - 1e-9
 class Sampler:
     """Decides for one configuration."""
 
-    __slots__ = (
-        "_credits",
-        "_least",
-        "_left",
-        "_per_window",
-        "_share",
-        "_taken",
-        "_window_ends_s",
-    )
-
     def __init__(self, settings: TracingSettings) -> None:
         self._least = _ALL - floor(settings.ratio * _ALL)
         self._share = settings.forced_ratio
@@ -93,8 +83,6 @@ class Sampler:
 class Trace:
     """The trace of one request. Ids are in hexadecimal. `span_id`: of the request itself."""
 
-    __slots__ = ("given", "parent_id", "sampled", "span_id", "state", "trace_id")
-
     def __init__(
         self, trace_id: bytes, parent_id: bytes, state: bytes, *, sampled: bool, given: bool
     ) -> None:
@@ -116,8 +104,6 @@ class Trace:
 
 class Tracer:
     """Begins the traces of one configuration. `offer` takes a sampled request at its end."""
-
-    __slots__ = ("_metrics", "_rng", "_sampler", "offer", "settings")
 
     def __init__(
         self,

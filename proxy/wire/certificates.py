@@ -43,8 +43,6 @@ PLAIN: Final = Certificates(None, {})
 class ClientCertificate:
     """What a connection has shown. `names` is None without a certificate, which is verified."""
 
-    __slots__ = ("authority", "names", "tenant", "told_by")
-
     def __init__(self, authority: bytes) -> None:
         """`authority`: identifies the certificates that the connection is verified by."""
         self.authority = authority

@@ -82,6 +82,18 @@ def plain_address(text: str | bytes) -> str:
     return str((address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address)
 
 
+def party_of(address: str) -> str:
+    """Who a client counts as when nothing but its address is known. With IPv6 it is the whole /64,
+    which one owner has."""
+    if ":" not in address:
+        return address
+    try:
+        known = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(known.ipv4_mapped or IPv6Address(int(known) >> 64 << 64))
+
+
 def _last_hops(headers: Headers, name: bytes) -> list[str]:
     """The last addresses of a header, all its lines together. Empty for what is no address."""
     hops = b",".join([value for key, value in headers if key == name]).rsplit(b",", HOPS_MAX)

@@ -18,13 +18,13 @@ from penstock.proxy.errors.backend import (
     ConnectionReset,
 )
 from penstock.proxy.errors.error import PenstockError
-from penstock.proxy.wire.answer_reads import AnswerReads
 from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
 from penstock.proxy.wire.edit import Splices
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
 from penstock.proxy.wire.long_reads import (
     SHORT_BYTES,
+    AnswerReads,
     LongRead,
     cost_s,
     has_many_lines,
@@ -82,33 +82,6 @@ class ConnectionOwner:
 
 class BackendConnection(asyncio.Protocol):
     """One connection to a backend. `sink` receives its current answer."""
-
-    __slots__ = (
-        "_buffer",
-        "_counted",
-        "_dechunker",
-        "_in_body",
-        "_interim",
-        "_keep_alive",
-        "_lost",
-        "_one_shot",
-        "_owner",
-        "_paused",
-        "_pending",
-        "_pieces",
-        "_remaining",
-        "_rest",
-        "_to_head_request",
-        "_transport",
-        "answer_began",
-        "credentials",
-        "dear",
-        "epoch",
-        "failure",
-        "idle_since_s",
-        "reused",
-        "sink",
-    )
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner

@@ -26,8 +26,6 @@ class Clock:
     Nobody has waited in that time, and no deadline comes nearer. `Pulse` notices it.
     """
 
-    __slots__ = ("_slept_s", "_time")
-
     def __init__(self, time: Callable[[], float] = monotonic) -> None:
         self._time = time
         self._slept_s = 0.0
@@ -47,15 +45,16 @@ def nothing() -> None:
 class Deadline:
     """Calls `expired` once the clock `now` has passed `at_s`. `inf` means never."""
 
-    __slots__ = ("_expired", "_fires_s", "_loop", "_now", "_timer", "at_s")
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         expired: Callable[[], None],
         now: Callable[[], float] = monotonic,
+        late_s: float = LATE_S,
     ) -> None:
+        """`late_s`: what fires later waits a moment more."""
         self._loop = loop
+        self._late_s = late_s
         self._now = now
         self._expired = expired
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +94,7 @@ class Deadline:
         late_s = self._now() - self._fires_s
         self._timer = None
         self._fires_s = inf
-        if late_s > LATE_S and self.at_s < inf:
+        if late_s > self._late_s and self.at_s < inf:
             self._arm(self._now() + READ_FIRST_S)
             return
         # uvloop's clock has steps of a millisecond, so a timer may fire that much early.

@@ -29,8 +29,6 @@ class MalformedChunks(ValueError):
 class Dechunker:
     """Takes bytes as they arrive and returns the bytes of the body. Trailers are dropped."""
 
-    __slots__ = ("_extra_bytes", "_parser", "_parts", "_plain", "complete", "surplus")
-
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._plain = native.AVAILABLE  # all reads so far had whole chunks only

@@ -9,6 +9,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Final, TypeVar
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 
 from penstock.proxy.errors.backend import Lacking, Unresolved
 from penstock.proxy.wire.connection import BackendConnection, ConnectionOwner
-from penstock.proxy.wire.deadline import READ_FIRST_S
+from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshakes import Handshakes, HandshakeThreads
 from penstock.proxy.wire.host import OWN_ERRORS, Host, Names
 from penstock.proxy.wire.sockets import reset_at_close, round_trip_s
@@ -79,7 +80,9 @@ class Dialer(ConnectionOwner):
                 self.host.failed(address)
                 raise
             except OSError as error:
-                failures.append(_explained(error, address, self.host.has_way))
+                # No local port is left, unless it has no way there at all.
+                lacks_port = error.errno == errno.EADDRNOTAVAIL and self.host.has_way(address)
+                failures.append(Lacking(error.errno, error.strerror) if lacks_port else error)
                 if isinstance(error, TimeoutError):
                     self.host.failed(address)
         raise _judge(failures)
@@ -130,52 +133,18 @@ async def in_time(
     """What `work` returns. Raises TimeoutError if it takes longer while the process runs.
 
     If the process was stopped, or its loop was busy, the timer comes late, and perhaps before the
-    loop has read that the connection is there. Then the work has a little longer, once.
+    loop has read that the connection is there. Then the work has a little longer.
     """
     if seconds == inf:
         return await work
     async with asyncio.timeout(None) as limit:
-        timer = _Timer(loop, limit, seconds)
+        expired = partial(limit.reschedule, 0.0)
+        deadline = Deadline(loop, expired, loop.time, late_s=DIAL_LATE_S)
+        deadline.set(loop.time() + seconds)
         try:
             return await work
         finally:
-            timer.clear()
-
-
-class _Timer:
-    """Ends the block of `limit`."""
-
-    __slots__ = ("_due_s", "_handle", "_limit", "_loop", "_was_late")
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout, seconds: float
-    ) -> None:
-        self._loop = loop
-        self._limit = limit
-        self._was_late = False
-        self._begin(seconds)
-
-    def clear(self) -> None:
-        self._handle.cancel()
-
-    def _begin(self, seconds: float) -> None:
-        self._due_s = self._loop.time() + seconds
-        self._handle = self._loop.call_at(self._due_s, self._fire)
-
-    def _fire(self) -> None:
-        now_s = self._loop.time()
-        if now_s - self._due_s > DIAL_LATE_S and not self._was_late:
-            self._was_late = True
-            self._begin(READ_FIRST_S)
-        else:
-            self._limit.reschedule(now_s)
-
-
-def _explained(error: OSError, address: str, way: Callable[[str], bool]) -> OSError:
-    """Why no connection to this address could be opened. Lacking when no local port is left."""
-    if error.errno == errno.EADDRNOTAVAIL and way(address):
-        return Lacking(error.errno, error.strerror)
-    return error
+            deadline.close()
 
 
 def _judge(failures: Sequence[OSError]) -> OSError:

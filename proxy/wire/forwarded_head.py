@@ -69,8 +69,6 @@ VIA: Final = 3  # ours is added to it
 class Fates:
     """Remembers what a rule says of names."""
 
-    __slots__ = ("_known", "_rule")
-
     def __init__(self, rule: Callable[[bytes], int]) -> None:
         self._rule = rule
         self._known: Remembered[int] = Remembered(1_024)

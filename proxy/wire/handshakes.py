@@ -46,18 +46,6 @@ PARTIES_MAX: Final = 4_096
 class HandshakeThreads:
     """The threads, and the peers that wait for the common one."""
 
-    __slots__ = (
-        "_busy",
-        "_common",
-        "_dear_from_s",
-        "_numbers",
-        "_quick",
-        "_timer",
-        "_waiting",
-        "loop",
-        "now",
-    )
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = monotonic
     ) -> None:
@@ -193,8 +181,6 @@ class Handshakes:
 class ClientHandshakes:
     """The handshakes of clients, by the party of their address. Those of backends have threads of
     their own."""
-
-    __slots__ = ("_parties", "_threads")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, threads: HandshakeThreads | None = None

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from penstock.proxy.errors.client import (
-    ClientError,
     HeadersTooLarge,
     MalformedHttp,
     UnsupportedCoding,
@@ -126,13 +125,14 @@ def any_fields(fields: bytes) -> tuple[Headers, dict[bytes, bytes]]:
                 decisive[name] = value
             elif name == b"connection":
                 decisive[name] += b"," + value
+            elif name == b"transfer-encoding":
+                raise UnsupportedCoding
             else:
-                raise _repeated(name)
+                raise MalformedHttp(f"The header {name.decode()} may be given only once.")
     return headers, decisive
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:
-    """A header line as (lower-case name, value)."""
     spelled, colon, value = line.partition(b": ")  # the usual spelling
     name = _names.get(spelled)
     if name is None:
@@ -152,9 +152,3 @@ def _name(name: bytes) -> bytes:
     lower = name.lower()
     _names.put(name, lower)
     return lower
-
-
-def _repeated(name: bytes) -> ClientError:
-    if name == b"transfer-encoding":
-        return UnsupportedCoding()
-    return MalformedHttp(f"The header {name.decode()} may be given only once.")

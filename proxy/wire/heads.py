@@ -53,22 +53,6 @@ class RequestHead:
     `coding`: the content coding of the body, in lower case. Empty: none.
     """
 
-    __slots__ = (
-        "coding",
-        "credentials",
-        "expects_continue",
-        "headers",
-        "http11",
-        "keep_alive",
-        "length",
-        "method",
-        "nominated",
-        "path",
-        "size_bytes",
-        "target",
-        "tenant",
-    )
-
     def __init__(
         self,
         method: bytes,
@@ -107,18 +91,6 @@ class RequestHead:
 
 class ResponseHead:
     """A validated answer head. `length` is None if chunked or if it ends with the connection."""
-
-    __slots__ = (
-        "chunked",
-        "content_type",
-        "encoded",
-        "headers",
-        "keep_alive",
-        "length",
-        "nominated",
-        "reason",
-        "status",
-    )
 
     def __init__(
         self,
@@ -266,7 +238,6 @@ def _media_type(value: bytes) -> bytes:
 
 
 def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
-    """The header names in `Connection`, in lower case."""
     value = decisive.get(b"connection")
     if value is None:
         return _NONE
@@ -275,7 +246,6 @@ def _nominated(decisive: dict[bytes, bytes]) -> frozenset[bytes]:
 
 
 def _credentials(decisive: dict[bytes, bytes]) -> bytes:
-    """All keys that the client sent, empty if none."""
     authorization = decisive.get(b"authorization", b"")
     key, azure_key = decisive.get(b"x-api-key"), decisive.get(b"api-key")
     if azure_key is not None:

@@ -7,9 +7,8 @@ changed, the epoch increases, and a connection of an earlier epoch is not used a
 answer.
 
 The system's resolver blocks while a name server does not answer, and nothing can stop it. So each
-lookup has a thread of its own, one at a time for each name. The number of threads is limited by
-what is known of the name. Names that failed or took long start only while half of the threads are
-free, new names while a quarter is free.
+lookup has a thread of its own, one at a time for each name, and their number has a limit. Names
+that were not found when they were asked for last start only while half of the threads are free.
 """
 
 import asyncio
@@ -38,12 +37,9 @@ PAUSE_S_MAX: Final = 30.0
 WAIT_S: Final = 0.8
 
 THREADS_MAX: Final = 64
-# What is known of a name, best first, and the most threads in use when its lookup starts.
-PROVEN, NEW, DOUBTFUL = range(3)
-BUSY_MAX: Final = (THREADS_MAX, THREADS_MAX * 3 // 4, THREADS_MAX // 2)
-# A slower lookup makes its name doubtful.
-SLOW_S: Final = 1.0
-# Beyond this many names the oldest are forgotten and count as new.
+# Of these, for names that are not known to be found.
+DOUBTFUL_MAX: Final = THREADS_MAX // 2
+# Beyond this many names the oldest are forgotten.
 KNOWN_MAX: Final = 4_096
 
 # Blocks. Raises OSError or UnicodeError.
@@ -94,28 +90,27 @@ class Lookups:
         self,
         resolve: Resolve = resolve,
         beside: Beside = in_thread,
-        now: Callable[[], float] = monotonic,
     ) -> None:
         self._resolve = resolve
         self._beside = beside
-        self._now = now
         self._busy = 0
         self._under_way: dict[str, asyncio.Future[Sequence[str]]] = {}
-        self._waiting: tuple[deque[str], ...] = (deque(), deque(), deque())
-        self._known: dict[str, int] = {}
+        self._waiting: deque[str] = deque()
+        self._doubtful: deque[str] = deque()
+        self._found: dict[str, None] = {}  # those that were found when they were asked for last
 
     async def __call__(self, name: str) -> Sequence[str]:
         """The addresses of a name, none if it is not found. Concurrent calls share one lookup."""
         found = self._under_way.get(name)
         if found is None:
             found = self._under_way[name] = asyncio.get_running_loop().create_future()
-            self._waiting[self._known.get(name, NEW)].append(name)
+            (self._waiting if name in self._found else self._doubtful).append(name)
             self._begin()
         return await asyncio.shield(found)
 
     def _begin(self) -> None:
-        for waiting, busy_max in zip(self._waiting, BUSY_MAX, strict=True):
-            while waiting and self._busy < busy_max:
+        for waiting, most in ((self._waiting, THREADS_MAX), (self._doubtful, DOUBTFUL_MAX)):
+            while waiting and self._busy < most:
                 self._busy += 1
                 self._look_up(waiting.popleft())
 
@@ -124,27 +119,26 @@ class Lookups:
 
         def run() -> None:
             found: Sequence[str] = ()
-            begun_s = self._now()
             try:
                 found = self._resolve(name)
             except (OSError, UnicodeError):  # no answer, or a name that DNS cannot have
                 pass
             finally:
-                slow = self._now() - begun_s > SLOW_S
                 with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(self._ended, name, found, slow)
+                    loop.call_soon_threadsafe(self._ended, name, found)
 
         try:
             self._beside(run)
         except RuntimeError:  # no thread can be started
-            loop.call_soon(self._ended, name, (), False)
+            loop.call_soon(self._ended, name, ())
 
-    def _ended(self, name: str, found: Sequence[str], slow: bool) -> None:
+    def _ended(self, name: str, found: Sequence[str]) -> None:
         self._busy -= 1
-        self._known.pop(name, None)
-        self._known[name] = PROVEN if found and not slow else DOUBTFUL
-        if len(self._known) > KNOWN_MAX:
-            del self._known[next(iter(self._known))]
+        self._found.pop(name, None)
+        if found:
+            self._found[name] = None
+        if len(self._found) > KNOWN_MAX:
+            del self._found[next(iter(self._found))]
         self._under_way.pop(name).set_result(found)
         self._begin()
 
@@ -170,22 +164,6 @@ class Names:
 
 class Host:
     """One host, an address or a name, for the connections and probes of `backend`."""
-
-    __slots__ = (
-        "_addresses",
-        "_asked_s",
-        "_backend",
-        "_due_s",
-        "_fixed",
-        "_looking",
-        "_loop",
-        "_lost",
-        "_names",
-        "_now",
-        "_pause_s",
-        "epoch",
-        "name",
-    )
 
     def __init__(
         self,
@@ -249,7 +227,6 @@ class Host:
         return self._names.has_way(address)
 
     def close(self) -> None:
-        """Stop all lookups."""
         self._due_s = inf
         if self._looking is not None:
             self._looking.cancel()

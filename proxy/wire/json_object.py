@@ -32,7 +32,6 @@ class JsonEnd:
         self._escaped = False  # the last piece ended inside an escape
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
         if self._escaped:
             piece = piece[1:]
         self._escaped = False
@@ -72,7 +71,6 @@ class JsonObject:
         self._found = b""  # from its beginning on
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
         if self._found and len(self._found) < OBJECT_BYTES_MAX:
             self._found += piece[: OBJECT_BYTES_MAX - len(self._found)]
         for begin in range(0, len(piece), _SLICE_BYTES):

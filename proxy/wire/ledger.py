@@ -13,8 +13,8 @@ from math import inf
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
-from penstock.proxy.wire.party import STRANGERS
-
+# One holder for all clients without an accepted request. No tenant and no address has this name.
+STRANGERS: Final = "*"
 # The most that are closed at once: each takes some 50 us.
 CLEARED: Final = 256
 # Smaller things are not counted: there are no more of them than connections.
@@ -83,8 +83,6 @@ def victims(
 class _Entry:
     """What one item holds."""
 
-    __slots__ = ("holder", "left", "left_bytes", "read_s", "seen_s", "size_bytes")
-
     def __init__(self, holder: str, size_bytes: int) -> None:
         self.holder = holder
         self.size_bytes = size_bytes
@@ -96,8 +94,6 @@ class _Entry:
 
 class Ledger:
     """All items. When they exceed `limit_bytes` together, some give way."""
-
-    __slots__ = ("_clock", "_held", "_items", "held_bytes", "limit_bytes")
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -143,7 +139,6 @@ class Ledger:
             self._count(entry.holder, -entry.size_bytes)
 
     def of(self, holder: str) -> int:
-        """How many bytes a holder has."""
         return self._held[holder]
 
     def free(self, over_bytes: int) -> None:

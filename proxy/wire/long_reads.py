@@ -9,9 +9,14 @@ Short reads have one event or a few. Those with more lines than that count, too:
 of two kilobytes cost as much as one long read.
 """
 
+import asyncio
+from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 from penstock.proxy.wire import native
+from penstock.proxy.wire.records import RecordReads
+from penstock.proxy.wire.scheduler import Scheduler
 
 # Ordinary reads have one event or a few, and are never cut.
 SHORT_BYTES: Final = 2_048
@@ -29,10 +34,23 @@ LINE_END_BYTES: Final = SLICE_BYTES // LINE_ENDS_MAX
 SLICE_S: Final = 0.001
 
 
+class AnswerReads:
+    """What all backends' answers share: a part of each turn of the loop, and whose turn is next.
+
+    With a part for each backend, hundreds of large answers from sixty backends would hold the loop
+    for sixty times as long.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = monotonic
+    ) -> None:
+        # Parties are backends for what they send, and clients for the ends of their large answers.
+        self.scheduler = Scheduler(loop, now=now)
+        self.records = RecordReads(loop)
+
+
 class LongRead:
     """The rest of one read."""
-
-    __slots__ = ("_at", "_data", "queued")
 
     def __init__(self, data: bytes) -> None:
         self._data = data

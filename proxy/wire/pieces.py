@@ -19,17 +19,6 @@ PIECE_BYTES: Final = 262_144
 class Pieces:
     """The rest of one request, whose body has these edits."""
 
-    __slots__ = (
-        "_head",
-        "_joins",
-        "_parts",
-        "_party",
-        "_paused",
-        "_queued",
-        "_rota",
-        "_transport",
-    )
-
     def __init__(
         self,
         rota: Scheduler,
@@ -101,7 +90,6 @@ class Pieces:
         self._go_on()
 
     def drop(self) -> None:
-        """Write nothing more."""
         self._parts = []
 
 

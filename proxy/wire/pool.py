@@ -110,7 +110,6 @@ class ConnectionPool(Dialer):
             raise ConnectFailed from None
 
     def put(self, connection: BackendConnection) -> None:
-        """Take back a connection whose request and answer have both ended."""
         if connection.epoch != self.host.epoch:
             connection.abort()
             return
@@ -125,12 +124,10 @@ class ConnectionPool(Dialer):
             self._deadline.set(connection.idle_since_s + IDLE_S)
 
     def distrust(self) -> None:
-        """The backend sent bytes that nobody asked for: use no connection twice for a while."""
         self._distrusted_until_s = self.now() + DISTRUST_S
         self._drop_idle()
 
     def forget(self, connection: BackendConnection) -> None:
-        """A connection was lost. It may have been idle."""
         for waiting in (self._idle, self._resting):
             if connection in waiting:
                 waiting.remove(connection)

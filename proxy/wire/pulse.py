@@ -36,8 +36,6 @@ class Runnable:
     The file stays open: later there may be no descriptor for it.
     """
 
-    __slots__ = ("_file",)
-
     def __init__(self, scheduled: Path = _SCHEDULED) -> None:
         try:
             self._file = os.open(scheduled, os.O_RDONLY)
@@ -112,8 +110,6 @@ class Pulse:
 
 class Sleep:
     """When the process last woke up."""
-
-    __slots__ = ("_woke_s",)
 
     def __init__(self) -> None:
         self._woke_s = -inf

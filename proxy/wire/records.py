@@ -36,8 +36,6 @@ RECORD_BYTES_MAX: Final = HEAD_BYTES + 16_384 + 2_048
 class Records:
     """What one peer has sent and is not deciphered yet."""
 
-    __slots__ = ("_at", "_data", "_end", "_fits", "count", "single")
-
     def __init__(self, *, single: bool = False) -> None:
         """`single`: take one record at a time, until this is False."""
         self.single = single
@@ -48,7 +46,6 @@ class Records:
         self.count = 0  # records in the next slice, or in the last one taken
 
     def __len__(self) -> int:
-        """How many bytes wait."""
         return len(self._data) - self._at
 
     @property
@@ -119,8 +116,6 @@ class Records:
 
 class RecordReads:
     """Decides which reads of records are taken at once and which in slices."""
-
-    __slots__ = ("rota", "waiting")
 
     def __init__(
         self,

@@ -36,19 +36,6 @@ FREED_BYTES: Final = 1_048_576
 class Scheduler:
     """Decides what is done at once, and whose turn is next."""
 
-    __slots__ = (
-        "_called",
-        "_count",
-        "_entries",
-        "_now",
-        "_place",
-        "_queue",
-        "_turn_s",
-        "_waiting",
-        "left_s",
-        "loop",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -27,10 +27,10 @@ from time import monotonic
 from typing import Any, Final, cast
 
 from penstock.proxy.wire.certificates import ClientCertificate, names_shown
+from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.deadline import Deadline
 from penstock.proxy.wire.handshakes import ClientHandshakes, Handshakes
-from penstock.proxy.wire.ledger import Sender
-from penstock.proxy.wire.party import STRANGERS, party_of
+from penstock.proxy.wire.ledger import STRANGERS, Sender
 from penstock.proxy.wire.records import BARREN_COST, RecordReads, Records
 from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.sockets import WRITE_BYTES
@@ -58,41 +58,6 @@ _NOBODY: Final = asyncio.Protocol()
 
 class TlsConnection(asyncio.Protocol):
     """One TLS connection. `app` is the protocol that reads and writes the plain text."""
-
-    __slots__ = (
-        "_aborted",
-        "_app",
-        "_certificate",
-        "_choked",
-        "_context",
-        "_deadline",
-        "_early",
-        "_error",
-        "_handshake_bytes",
-        "_handshake_s",
-        "_handshakes",
-        "_held",
-        "_incoming",
-        "_limit_bytes",
-        "_on_failure",
-        "_open",
-        "_outgoing",
-        "_parties",
-        "_party",
-        "_queued",
-        "_reads",
-        "_records",
-        "_rota",
-        "_sender",
-        "_server_name",
-        "_shaking",
-        "_shut",
-        "_ssl",
-        "_stopped",
-        "_transport",
-        "_unsent",
-        "opened",
-    )
 
     def __init__(
         self,

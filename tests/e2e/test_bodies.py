@@ -7,7 +7,7 @@ import openai
 import orjson
 import pytest
 
-from penstock.proxy.wire.content_coding import BOM, CODINGS
+from penstock.proxy.data.decoders import BOM, CODINGS
 from tests.coded import coded
 from tests.e2e.process import Penstock, Serve, pool_of
 from tests.e2e.raw_backend import RawBackend, RawBackends, answer

@@ -28,7 +28,7 @@ from penstock.proxy.admin.guard import (
     from_own_page,
 )
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.wire.party import party_of
+from penstock.proxy.wire.client_address import party_of
 
 QUIET_S: Final = 60.0  # after so long without an attempt, an address has a clean sheet
 FREE: Final = 3  # so many failures cost nothing: people mistype

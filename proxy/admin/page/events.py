@@ -32,7 +32,7 @@ from penstock.proxy.admin.request_listing import brief
 from penstock.proxy.admin.verdicts import Verdicts
 from penstock.proxy.data.account import count_all
 from penstock.proxy.data.plane import DataPlane
-from penstock.proxy.wire.party import party_of
+from penstock.proxy.wire.client_address import party_of
 
 REQUESTS_MAX: Final = 20
 # Of what waits in each pool so many are told: what one waits for takes a choice.

@@ -14,7 +14,7 @@ from penstock.balancing.outliers.penalties import PENALTY_S, Cause
 from penstock.balancing.policies import POLICIES
 from penstock.health.machine import PROBATION_FALL, REQUESTS_FALL
 from penstock.health.probes import Outcome, Task
-from penstock.proxy.data.complaint import complain
+from penstock.proxy.data.failover import complain
 from penstock.proxy.errors.backend import BackendError, ConnectionReset
 from tests.unit.balancing.backends import numbered
 from tests.unit.balancing.outliers.blamed import (

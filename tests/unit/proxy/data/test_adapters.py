@@ -360,9 +360,7 @@ class Turns(Loading):
         for name in [*(f"ad{number}" for number in range(MANY)), "v", "w"]:
             loads: dict[str, Any] = {"pool": "p", "model": f"{name}-1"}
             load = {"match": {"model": name}, "to": [loads | {"lora_path": f"/{name}"}]}
-            own = {"match": {"model": f"own-{name}"}, "to": [{"pool": "own", "model": "base"}]}
-            falls_back = {"fallbacks": [loads | {"on": ["no_backend"]}]}
-            routes += [load | {"name": name}, own | {"name": f"own-{name}"} | falls_back]
+            routes.append(load | {"name": name})
         super().__init__(
             *routes,
             pools=[pool("own", 1), pool("p", 2)],
@@ -376,10 +374,10 @@ class Turns(Loading):
         client.sends(chat(f'"model":"{model}"', head=keyed(tenant)))
         return client
 
-    def crowd(self, way: str = "") -> None:
+    def crowd(self) -> None:
         """Tenants a and b want many adapters."""
         for number in range(MANY):
-            self.comes("ab"[number % 2], f"{way}ad{number}")
+            self.comes("ab"[number % 2], f"ad{number}")
 
     def begins(self) -> None:
         """The backend that loads is back."""
@@ -390,55 +388,6 @@ class Turns(Loading):
         before = set(self.loading)
         self.loaded("b2", name)
         return [each for each in self.loading if each not in before]
-
-
-def held_before_a_crowd(times: int = 1) -> tuple[Turns, Client]:
-    """One is held, and its fall-back is back. Then many come that wait for loads there."""
-    play = Turns()
-    victims = [play.comes("v", "own-v") for _ in range(times)]
-    play.passes(1.0)
-    play.begins()
-    play.crowd()
-    play.passes(2.0)
-    return play, victims[0]
-
-
-def test_one_that_is_held_has_its_turn_among_those_that_wait() -> None:
-    play, _ = held_before_a_crowd()
-    assert play.loading == ["ad0-1", "ad1-1"]
-    assert play.next_after("ad0-1") == ["v-1"]
-
-
-def test_and_among_others_that_are_held() -> None:
-    play = Turns()
-    play.crowd("own-")
-    play.comes("v", "own-v")
-    play.passes(1.0)
-    play.begins()
-    play.passes(2.0)
-    first = play.loading
-    assert len(first) == 2
-    assert "v-1" not in first
-    assert play.next_after(first[0]) == ["v-1"]
-
-
-@pytest.mark.parametrize("leaves", [True, False])
-def test_one_that_has_left_or_whose_own_pool_is_back_takes_no_turn(leaves: bool) -> None:
-    play, victim = held_before_a_crowd()
-    if leaves:
-        victim.closes()
-    else:
-        play.ejects()
-        play.passes(1.0)
-        assert play["b1"].body
-    assert play.next_after("ad0-1") == ["ad2-1"]
-
-
-def test_when_it_leaves_another_one_of_its_client_waits_in_its_place() -> None:
-    play, first = held_before_a_crowd(times=2)
-    first.closes()
-    play.passes(2.0)
-    assert play.next_after("ad0-1") == ["v-1"]
 
 
 def test_who_comes_in_the_moment_in_which_a_load_ends_comes_after_those_that_wait() -> None:

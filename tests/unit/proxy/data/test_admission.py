@@ -4,7 +4,7 @@ import pytest
 
 from penstock.balancing.backend import Backend
 from penstock.proxy.data.event_relay import SHOWN_WITHIN_S
-from penstock.proxy.telemetry.access_line import add_request
+from penstock.proxy.telemetry.access_log import add_request
 from tests.unit.proxy.data.playbook import (
     COMMENT,
     DONE,

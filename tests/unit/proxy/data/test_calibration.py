@@ -10,7 +10,6 @@ from penstock.proxy.data.calibration import (
     calibrate,
 )
 from penstock.proxy.dialects.dialect import TOKENS_MAX, Usage
-from penstock.proxy.telemetry.metrics import Metrics
 from tests.unit.proxy.data.relayed import DONE, ERROR, TOKENS, Request
 from tests.unit.proxy.data.test_waiting_bodies import plane
 
@@ -85,9 +84,5 @@ def test_a_refusal_after_tokens_is_told_and_one_before_is_the_requests() -> None
         assert request.ends == [None]
         assert not request.relay.served
         assert request.relay.refused_midway is midway
-        metrics = Metrics([])
-        metrics.answered(None, refused_midway=midway)
-        assert metrics.stream_failures["refused",] == midway
-        assert metrics.attempts["ok",] == 1
     request = Request().feed(TOKENS[1], DONE).end()
     assert not request.relay.refused_midway

@@ -14,7 +14,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.penalties import PENALTY_S, Cause
 from penstock.balancing.policies import POLICIES
 from penstock.balancing.speed.compare import compare
-from penstock.proxy.data.complaint import complain
+from penstock.proxy.data.failover import complain
 from penstock.proxy.errors.backend import (
     AnswerBare,
     BackendError,

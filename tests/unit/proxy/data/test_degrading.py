@@ -10,7 +10,7 @@ from penstock.balancing.admission.degradation import HOLD_S, Step
 from penstock.balancing.backend import State
 from penstock.conf.admission import AdmissionSettings
 from penstock.proxy.admin.listings import queue_listing
-from penstock.proxy.telemetry.access_line import add_request
+from penstock.proxy.telemetry.access_log import add_request
 from tests.unit.proxy.data.playbook import Client, Play, chat, plain, pool
 
 # A prompt of some 5,000 tokens: more than a backend is sent beforehand.

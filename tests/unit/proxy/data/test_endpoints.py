@@ -8,8 +8,7 @@ from penstock.conf.served_paths import _SERVED, is_served
 from penstock.proxy.data.endpoints import _POST, LOCAL_PATHS, WEBSOCKET_PATHS, Paths
 from penstock.proxy.data.reading import ADAPTER, adapter_of, invoked_path
 from penstock.proxy.dialects import POOLING, Dialect
-from penstock.proxy.dialects.dialect import Usage
-from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.dialects.dialect import Usage, whole_of
 
 
 @pytest.mark.parametrize(

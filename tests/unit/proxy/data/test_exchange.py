@@ -10,7 +10,7 @@ from penstock.balancing.backend import State
 from penstock.proxy.data.exchange import Exchange
 from penstock.proxy.data.relay import FREE_BYTES
 from penstock.proxy.dialects import COMPLETIONS
-from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.dialects.dialect import whole_of
 from tests.unit.proxy.data.playbook import (
     COMMENT,
     DONE,

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from penstock.proxy.data.patience import Patience, hint_of, margin_s, patience
+from penstock.proxy.data.request import Patience, hint_of, margin_s, patience
 from penstock.proxy.errors.backend import (
     ClientOutOfTime,
     OutOfTime,

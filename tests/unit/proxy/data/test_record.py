@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.proxy.telemetry.access_line import add_request
+from penstock.proxy.telemetry.access_log import add_request
 from penstock.proxy.telemetry.pool_metrics import Lately
 from penstock.proxy.telemetry.record import Record
 from tests.unit.proxy.data.playbook import DONE, END, STREAM, Play, chat, chunk, plain, token

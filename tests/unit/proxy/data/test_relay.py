@@ -7,8 +7,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.proxy.data.json_relay import WHOLE_BYTES_MAX
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, TRANSCRIPTS, Dialect
-from penstock.proxy.dialects.dialect import Usage
-from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.dialects.dialect import Usage, whole_of
 from penstock.proxy.errors.backend import (
     AnswerAborted,
     AnswerCut,

@@ -26,9 +26,8 @@ from penstock.proxy.dialects import (
     TRANSCRIPTS,
     Dialect,
 )
-from penstock.proxy.dialects.dialect import Sign
+from penstock.proxy.dialects.dialect import Sign, reading_whole
 from penstock.proxy.dialects.members import Whole
-from penstock.proxy.dialects.whole import reading_whole
 from penstock.proxy.errors.backend import AnswerAborted
 from penstock.proxy.wire.json_object import JsonEnd
 from tests.unit.proxy.data import playbook

@@ -9,13 +9,14 @@ from penstock.proxy.data.event_relay import HELD_EVENTS_MAX, QUIET_BYTES_MAX, Ev
 from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from penstock.proxy.dialects.choices import Choices
-from penstock.proxy.dialects.dialect import Event, Usage
-from penstock.proxy.dialects.whole import whole_of
+from penstock.proxy.dialects.dialect import Event, Usage, whole_of
 from penstock.proxy.errors.backend import AnswerCut, AnswerMute, EngineDead, InternalFault
 from tests.unit.proxy.data.playbook import END, STREAM, Play, chunk, post
+from tests.unit.proxy.data.playbook import chat as chat_request
 from tests.unit.proxy.data.relayed import (
     DEAD,
     DONE,
+    ERROR,
     ROLE,
     TOKENS,
     USAGE,
@@ -344,6 +345,17 @@ def test_after_the_first_token_its_own_event_ends_the_answer(play: Play) -> None
     assert not play.client.closed
     assert play.metrics.stream_failures["error_event",] == 1
     assert play.backends[0].failures_total == 1
+
+
+@pytest.mark.parametrize("first", [TOKENS[1], b": ping\n\n"])
+def test_a_refusal_after_tokens_is_counted_beside_the_answer(first: bytes) -> None:
+    play = Play(1)
+    play.client.sends(chat_request())
+    fault = ERROR.replace(b"503", b"400")
+    play["b1"].sends(STREAM, chunk(first), chunk(fault), chunk(DONE), END)
+    assert play.metrics.stream_failures["refused",] == (first == TOKENS[1])
+    assert play.metrics.attempts["ok",] == 1
+    play.close()
 
 
 def test_an_event_in_many_reads_is_passed_whole(play: Play) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.proxy.data.bodies import HELD_S, LOOK_S_PER_CLIENT
 from penstock.proxy.data.clients import CLEARED, GRACE_S, Seats
-from penstock.proxy.wire.party import STRANGERS
+from penstock.proxy.wire.ledger import STRANGERS
 from tests.unit.proxy.data.test_bodies import CLOCK, WANTING, Client
 
 

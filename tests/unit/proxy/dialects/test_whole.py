@@ -4,9 +4,8 @@ import pytest
 
 from penstock.balancing.outline import finished
 from penstock.proxy.dialects import CHAT, EMBED, MESSAGES, POOLING, RESPONSES, TRANSCRIPTS, Dialect
-from penstock.proxy.dialects.dialect import Usage
+from penstock.proxy.dialects.dialect import SMALL_BYTES, Usage, reading_whole, whole_of
 from penstock.proxy.dialects.members import Whole
-from penstock.proxy.dialects.whole import SMALL_BYTES, reading_whole, whole_of
 
 EVERY = [CHAT, RESPONSES, MESSAGES, POOLING, TRANSCRIPTS, EMBED]
 BODIES = [

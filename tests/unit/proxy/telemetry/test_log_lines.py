@@ -12,14 +12,15 @@ import orjson
 import pytest
 
 from penstock.proxy.telemetry.log_lines import (
+    LINE_CHARS_MAX,
     WAITING_MAX,
     JsonFormatter,
     LineFormatter,
     Log,
     lines_dropped,
     log_of_loop,
+    printable,
 )
-from penstock.proxy.telemetry.printable import LINE_CHARS_MAX, printable
 
 SECRET = "sk-canary"
 

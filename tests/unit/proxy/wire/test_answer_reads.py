@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.proxy.errors.backend import AnswerCut
-from penstock.proxy.wire.answer_reads import AnswerReads
-from penstock.proxy.wire.long_reads import SLICE_BYTES
+from penstock.proxy.wire.long_reads import SLICE_BYTES, AnswerReads
 from penstock.proxy.wire.pool import ConnectionPool
 from tests.unit.proxy.wire.test_connection import Clock, Stream
 

@@ -7,14 +7,11 @@ import pytest
 
 from penstock.proxy.wire.host import (
     ADDRESSES_MAX,
-    BUSY_MAX,
-    DOUBTFUL,
+    DOUBTFUL_MAX,
     KNOWN_MAX,
-    NEW,
     PAUSE_S,
     PAUSE_S_MAX,
     REFRESH_S,
-    SLOW_S,
     THREADS_MAX,
     WAIT_S,
     Host,
@@ -224,16 +221,13 @@ class Servers:
     """Name servers: `slow*` names are answered when told, with nothing; others at once."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
-        self.taken_s = 0.0  # by each lookup
         self.threads_left = 1_000
         self.asked: list[str] = []
         self.held: list[Callable[[], None]] = []
-        self.lookups = Lookups(self.resolve, self.beside, lambda: self.now_s)
+        self.lookups = Lookups(self.resolve, self.beside)
         self.tasks: list[asyncio.Task[Sequence[str]]] = []
 
     def resolve(self, name: str) -> Sequence[str]:
-        self.now_s += self.taken_s
         self.asked.append(name)
         if name.startswith("good"):
             return ["10.0.0.1"]
@@ -283,15 +277,13 @@ async def test_twenty_slow_names_keep_two_good_ones_waiting_for_nothing() -> Non
     assert len(servers.held) == 20
 
 
-async def test_names_that_failed_hold_half_of_the_threads_and_new_ones_a_quarter_less() -> None:
+async def test_names_that_were_not_found_hold_half_of_the_threads() -> None:
     servers = Servers()
-    names = slow(THREADS_MAX)
-    await servers.ask("good0", *names)
-    await servers.answer_all()
-    await servers.ask(*names)  # every one failed before
-    assert len(servers.held) == BUSY_MAX[DOUBTFUL] == THREADS_MAX // 2
-    await servers.ask(*slow(THREADS_MAX, THREADS_MAX))
-    assert len(servers.held) == BUSY_MAX[NEW] < THREADS_MAX
+    names = slow(2 * THREADS_MAX)
+    await servers.ask("good0")
+    await servers.answer(1)
+    await servers.ask(*names)
+    assert len(servers.held) == DOUBTFUL_MAX < THREADS_MAX
     (known,) = await servers.ask("good0")
     await servers.answer_last(1)
     assert known.result() == ["10.0.0.1"]
@@ -299,22 +291,7 @@ async def test_names_that_failed_hold_half_of_the_threads_and_new_ones_a_quarter
         assert len(servers.held) <= THREADS_MAX
         await servers.answer(1)
     assert all(task.done() for task in servers.tasks)  # everybody's turn came
-    assert len(servers.asked) == 3 * THREADS_MAX + 2
-
-
-async def test_a_name_that_was_slow_is_doubtful_until_it_is_quick() -> None:
-    servers = Servers()
-    servers.taken_s = SLOW_S + 0.1
-    await servers.ask("good0")
-    await servers.answer(1)
-    servers.taken_s = 0.0
-    half = BUSY_MAX[DOUBTFUL]
-    for round_, begins in enumerate((False, True)):
-        await servers.ask(*slow(half, round_ * half))  # new ones
-        (task,) = await servers.ask("good0")
-        assert len(servers.held) == half + begins
-        await servers.answer_all()
-        assert task.result() == ["10.0.0.1"]
+    assert len(servers.asked) == 2 * THREADS_MAX + 2
 
 
 async def test_all_who_ask_for_a_name_share_its_lookup() -> None:
@@ -344,7 +321,8 @@ async def test_a_name_that_dns_cannot_know_and_a_lack_of_threads_are_failures() 
 
 async def test_what_is_known_of_names_is_bounded() -> None:
     servers = Servers()
+    servers.threads_left = 2 * KNOWN_MAX
     for i in range(0, KNOWN_MAX + 32, 32):
-        await servers.ask(*slow(32, i))
+        await servers.ask(*[f"good{number}" for number in range(i, i + 32)])
         await servers.answer(32)
-    assert len(servers.lookups._known) == KNOWN_MAX
+    assert len(servers.lookups._found) == KNOWN_MAX

@@ -6,11 +6,11 @@ from penstock.proxy.wire.ledger import (
     CLEARED,
     LEAST_BYTES,
     READ_S,
+    STRANGERS,
     STRANGERS_BYTES_MAX,
     Ledger,
     victims,
 )
-from penstock.proxy.wire.party import STRANGERS
 
 READ_BYTES = 262_144
 MB = 1_000_000

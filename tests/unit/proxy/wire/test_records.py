@@ -12,8 +12,7 @@ import pytest
 
 from penstock.proxy.wire.certificates import ClientCertificate
 from penstock.proxy.wire.handshakes import ClientHandshakes
-from penstock.proxy.wire.ledger import STRANGERS_BYTES_MAX
-from penstock.proxy.wire.party import STRANGERS
+from penstock.proxy.wire.ledger import STRANGERS, STRANGERS_BYTES_MAX
 from penstock.proxy.wire.records import (
     AT_ONCE_MAX,
     BARREN_COST,

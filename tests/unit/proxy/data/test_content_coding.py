@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from penstock.proxy.wire.content_coding import BOM, CODINGS, Undecodable, decode
+from penstock.proxy.data.decoders import BOM, CODINGS, Undecodable, decode
 from tests.coded import coded
 
 NOISE = Random(1).randbytes(3_000_000)
