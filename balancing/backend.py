@@ -12,23 +12,19 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.client_counter import ClientCounter
-from penstock.balancing.cold_start import ColdStart
-from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.gpu_report import GpuReport
-from penstock.balancing.kept_answers import KeptAnswers
-from penstock.balancing.load import Load
+from penstock.balancing.engine_report import EngineReport, GpuReport
+from penstock.balancing.load import KeptAnswers, Load, RemoteLoad
 from penstock.balancing.outliers.penalties import Penalty, Rest
 from penstock.balancing.outliers.refusals import Refusals
 from penstock.balancing.prefill_queue import Occupancy, PrefillQueue
 from penstock.balancing.prefix_cache.cache import PrefixCache
-from penstock.balancing.remote_load import RemoteLoad
-from penstock.balancing.slow_start import SlowStart
 from penstock.balancing.speed.estimates import (
     PRIOR_WORK_PER_S,
     DecodeSpeed,
     PeakEwma,
     PrefillSpeed,
 )
+from penstock.balancing.starts import ColdStart, SlowStart
 
 # A speed measured longer ago than this is hardly believed. So a backend that looked slow, and got
 # no requests, is tried again.

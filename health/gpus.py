@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.gpu_report import GpuReport
+from penstock.balancing.engine_report import GpuReport
 from penstock.health.client import Answer, Connections
 from penstock.health.scrape import TooLarge, samples_of
 

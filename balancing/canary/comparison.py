@@ -7,8 +7,7 @@ depends on how many requests it has and how old it is, never on how they ended.
 from math import exp, log
 from typing import Final
 
-from penstock.balancing.canary.ended import Ended
-from penstock.balancing.canary.metrics import Metric
+from penstock.balancing.canary.metrics import Ended, Metric
 from penstock.balancing.canary.sequential import (
     COMMON_BETS,
     COMMON_HARMLESS_BETS,

@@ -8,9 +8,8 @@ from collections import defaultdict
 from typing import Final
 
 from penstock.balancing.canary.comparison import Comparison
-from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.groups import GROUPS, Groups
-from penstock.balancing.canary.metrics import Metric, size_of
+from penstock.balancing.canary.metrics import Ended, Metric, size_of
 from penstock.balancing.canary.usual import ByKind, Usual, Waits
 
 SHARE_MAX: Final = 0.25

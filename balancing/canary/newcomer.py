@@ -10,9 +10,8 @@ the policies measure speeds. Nor are refusals and empty answers, which a client 
 from enum import Enum
 from typing import Final, NamedTuple
 
-from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.judge import Habits, Judge
-from penstock.balancing.canary.metrics import metrics_of
+from penstock.balancing.canary.metrics import Ended, metrics_of
 from penstock.conf.canary import JudgeSettings
 
 # That a backend which is like its peers is taken out. Backends come back more often than versions.

@@ -13,10 +13,9 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.groups import GROUPS, FreshKeys
 from penstock.balancing.canary.judge import Habits, Judge
-from penstock.balancing.canary.metrics import metrics_of, size_of
+from penstock.balancing.canary.metrics import Ended, Ending, metrics_of, size_of
 from penstock.balancing.canary.usual import FAR_S, is_watched
 from penstock.balancing.lease import Lease
 from penstock.conf.canary import CanarySettings

@@ -1,18 +1,21 @@
-"""Policies by the name that the configuration gives them, one file each."""
+"""Policies by the name that the configuration gives them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.policies.least_requests import LeastRequests
 from penstock.balancing.policies.least_tokens import LeastTokens
-from penstock.balancing.policies.peak_ewma import PeakEwmaLatency
 from penstock.balancing.policies.policy import Policy
-from penstock.balancing.policies.power_of_two import PowerOfTwo
-from penstock.balancing.policies.random_choice import RandomChoice, WeightedRandom
-from penstock.balancing.policies.round_robin import RoundRobin
 from penstock.balancing.policies.session import Session
+from penstock.balancing.policies.simple import (
+    LeastRequests,
+    PeakEwmaLatency,
+    PowerOfTwo,
+    RandomChoice,
+    RoundRobin,
+    WeightedRandom,
+)
 from penstock.balancing.policies.token_cost import TokenCost
 
 

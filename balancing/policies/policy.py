@@ -134,3 +134,16 @@ def all_cheapest(fit: Sequence[Backend], costs: Sequence[float]) -> Explanation:
     lowest = min(costs)
     best = [backend for backend, cost in zip(fit, costs, strict=True) if cost == lowest]
     return Explanation(best, [Part()] * len(fit))
+
+
+class LeastPolicy(SimplePolicy):
+    """Takes a backend of which there is least: of what `weigh` says, one number for each."""
+
+    def weigh(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[float]:
+        raise NotImplementedError
+
+    def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
+        return cheapest(fit, self.weigh(fit, ask, now_s), rng)
+
+    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
+        return all_cheapest(fit, self.weigh(fit, ask, now_s))

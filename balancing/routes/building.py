@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.balancing.routes.conditions import Hours, Patterns, needs_of
+from penstock.balancing.routes.decision import Changes, Fallback, Mirror, Rule, Target
 from penstock.balancing.routes.match import Match
-from penstock.balancing.routes.rule import Changes, Fallback, Mirror, Rule, Target
 from penstock.balancing.routes.split import Split, seed_of
 from penstock.balancing.routes.table import RouteTable
 from penstock.conf.route_match import HoursSettings, MatchSettings

@@ -5,10 +5,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.balancing.routes.conditions import named
-from penstock.balancing.routes.decision import Decision, decided
+from penstock.balancing.routes.decision import Decision, Rule, decided
 from penstock.balancing.routes.match import LABEL, MATCHES
 from penstock.balancing.routes.request import RouteRequest
-from penstock.balancing.routes.rule import Rule
 from penstock.balancing.routes.words import why_not
 
 

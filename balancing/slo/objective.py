@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from penstock.balancing.slo.abandoned import VAIN_S
-from penstock.balancing.slo.sample import Outcome, Sample
+from penstock.balancing.slo.sample import VAIN_S, Outcome, Sample
 from penstock.balancing.slo.windows import Latencies, Ring, Windows
 from penstock.conf.slo import PercentileSettings, SloSettings
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
 
-from penstock.balancing.slo.abandoned import Abandoned
 from penstock.balancing.slo.objective import (
     CALM_BELOW,
     CRITICAL_ABOVE,
@@ -21,7 +20,7 @@ from penstock.balancing.slo.objective import (
     goals_of,
     targets_of,
 )
-from penstock.balancing.slo.sample import Outcome, Sample
+from penstock.balancing.slo.sample import Abandoned, Outcome, Sample
 from penstock.balancing.slo.windows import Latencies, bounds_of
 from penstock.conf.settings import Settings
 from penstock.conf.slo import SloSettings

@@ -14,8 +14,8 @@ from penstock.balancing.admission.degradation import Degradation, highest_pressu
 from penstock.balancing.backend import Backend
 from penstock.balancing.gate import Gate
 from penstock.balancing.gpu_floor import GpuFloor
-from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.lease import Lease
+from penstock.balancing.load import KeptRoom
 from penstock.balancing.outliers.crashing_requests import Deaths, Poison
 from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.output_length import OutputLength

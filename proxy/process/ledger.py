@@ -15,7 +15,7 @@ from pathlib import Path
 from time import time
 from typing import Final
 
-from penstock.balancing.budgets.bucket import Bucket
+from penstock.balancing.budgets.budget import Bucket
 from penstock.proxy.data.budgets import Budgets
 from penstock.proxy.telemetry.usage import TenantUsage, Used
 

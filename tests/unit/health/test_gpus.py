@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.gpu_report import GpuReport
+from penstock.balancing.engine_report import GpuReport
 from penstock.health.client import Client
 from penstock.health.gpus import Exporter, Gpus, read_gpus
 from penstock.health.scrape import SERIES_MAX, TooLarge
