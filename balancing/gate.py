@@ -18,9 +18,8 @@ from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.outliers.blame import Blame
 from penstock.balancing.outliers.failures import BUSY_S, charge_bare, charge_refusal
 from penstock.balancing.outliers.penalties import Cause
-from penstock.balancing.response_owners import ResponseOwners
+from penstock.balancing.response_owners import ResponseOwners, Searches
 from penstock.balancing.retry_budget import RetryBudget
-from penstock.balancing.searches import Searches
 
 
 class NoBackend(LookupError):
