@@ -55,17 +55,6 @@ class Step(NamedTuple):
 class _Adapter:
     """One adapter in one pool."""
 
-    __slots__ = (
-        "client",
-        "failed",
-        "failures",
-        "first",
-        "loading",
-        "path",
-        "rests",
-        "until_s",
-    )
-
     def __init__(self) -> None:
         self.loading: Backend | None = None
         self.first = True  # whether no backend had it when that began

@@ -30,17 +30,6 @@ class Load:
     `retries`: requests that failed at another engine and have no first token yet.
     """
 
-    __slots__ = (
-        "active_decode_tokens",
-        "engine_requests",
-        "queued_prefill_tokens",
-        "queued_work",
-        "requests",
-        "retries",
-        "sequence",
-        "streams",
-    )
-
     def __init__(self) -> None:
         self.queued_prefill_tokens = 0
         self.queued_work = 0
@@ -146,17 +135,6 @@ class RemoteLoad:
     attacker: whoever carries reports between machines must check who sends them. A wrong count
     turns requests away from one backend until it ages. It never makes a backend unfit.
     """
-
-    __slots__ = (
-        "_entries",
-        "active_decode_tokens",
-        "engine_requests",
-        "queued_prefill_tokens",
-        "queued_work",
-        "requests",
-        "streams",
-        "until_s",
-    )
 
     def __init__(self) -> None:
         self.queued_prefill_tokens = 0

@@ -81,17 +81,6 @@ NO_ENGINE: Final = Work(engine=False)
 class Reader:
     """Reads requests, with what all of them share."""
 
-    __slots__ = (
-        "_caps",
-        "_estimator",
-        "_labels",
-        "_outputs",
-        "_prefixes",
-        "_scan",
-        "_sessions",
-        "_wants",
-    )
-
     def __init__(
         self,
         estimator: TokenEstimator,

@@ -87,20 +87,6 @@ FAILED_MAX: Final = 64
 class Comparison:
     """What is known of one metric since the step began."""
 
-    __slots__ = (
-        "_cells",
-        "_chance",
-        "_failed",
-        "_ratio_logs",
-        "_usual",
-        "canary",
-        "harmless",
-        "metric",
-        "seen",
-        "stable",
-        "worse",
-    )
-
     def __init__(self, metric: Metric, chance: float, usual: ByKind) -> None:
         """`chance`: of a false alarm in this step, all metrics together. `usual`: what is late,
         by the kind of request; it outlives steps."""

@@ -53,17 +53,6 @@ class _Counted:
 class Judge:
     """The comparisons of one step."""
 
-    __slots__ = (
-        "_alone",
-        "_found",
-        "_habits",
-        "_lacking",
-        "_requests_min",
-        "canary",
-        "comparisons",
-        "stable",
-    )
-
     def __init__(
         self,
         metrics: list[Metric],

@@ -138,24 +138,6 @@ class Draw:
 class Canary:
     """The canary of one route."""
 
-    __slots__ = (
-        "_fresh",
-        "_habits",
-        "_sent_groups",
-        "_sent_s",
-        "_served",
-        "_stable_served",
-        "_tries",
-        "_unserved",
-        "_waiting",
-        "judge",
-        "settings",
-        "since_s",
-        "stage",
-        "step",
-        "why",
-    )
-
     def __init__(self, settings: CanarySettings, now_s: float) -> None:
         self.settings = settings
         self.stage: Stage

@@ -28,16 +28,6 @@ class RouteTable:
     by pool and model, the paths of those that backends are asked to load.
     """
 
-    __slots__ = (
-        "_by_model",
-        "_by_tenant",
-        "_open",
-        "adapters",
-        "edits",
-        "reads",
-        "rules",
-    )
-
     def __init__(
         self,
         rules: Sequence[Rule],

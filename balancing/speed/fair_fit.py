@@ -17,11 +17,8 @@ from penstock.balancing.speed.least_squares import LeastSquares, Pair
 FITS: Final = 7
 # A fit votes for so long after its last sample. Then the next new client may have its place.
 VOTE_S: Final = 300.0
-# A fit of fewer samples votes only where no fit has more; or where less than three have, and its
-# last sample is this many times off what they say: one client may have chosen what they say.
+# Fits of fewer samples vote only where they are most of all.
 SAMPLES_MIN: Final = 4
-VOTERS_MIN: Final = 3
-OFF: Final = 3.0
 # Nor does a fit vote on `a` if that is a smaller part of its samples' costs (the mean square of the
 # part): a fit of short prompts says how long a step takes, and next to nothing of a token.
 PART_MIN: Final = 0.05
@@ -30,25 +27,14 @@ SHARE_MIN: Final = 1e-3
 
 
 class _Voter:
-    """The fit of one client, and of those that share it."""
+    """The fit of one client, and of those that share it. `taught_s`: of its last sample."""
 
-    __slots__ = ("client", "fit", "sample", "taught_s")
+    __slots__ = ("client", "fit", "taught_s")
 
     def __init__(self, client: str, fit: LeastSquares) -> None:
         self.client = client
         self.fit = fit
-        self.sample: tuple[Pair, float] = ((0.0, 0.0), 0.0)  # the last one: measure, cost
         self.taught_s = float("-inf")
-
-    def doubts(self, a: float, b: float) -> bool:
-        """Whether its last sample is far off what these costs say."""
-        (first, second), cost = self.sample
-        expected = a * first + b * second
-        return not expected / OFF <= cost <= expected * OFF
-
-    def heard(self, now_s: float) -> bool:
-        """Whether its samples are new enough."""
-        return now_s - self.taught_s <= VOTE_S
 
 
 class FairFit:
@@ -56,20 +42,6 @@ class FairFit:
 
     `samples` and `weight` are those of all fits together. Old samples weigh less.
     """
-
-    __slots__ = (
-        "_fade",
-        "_least",
-        "_owned",
-        "_prior",
-        "_surprise_max",
-        "_trust",
-        "_voters",
-        "a",
-        "b",
-        "samples",
-        "weight",
-    )
 
     def __init__(
         self, prior: Pair, trust: Pair, *, fade: float, surprise_max: float, least: float
@@ -91,7 +63,6 @@ class FairFit:
         """A client's thing with this measure was seen to cost `cost`, as in `LeastSquares`."""
         voter = self._voter_of(client, now_s)
         voter.taught_s = now_s
-        voter.sample = measure, cost - rest
         told = voter.fit.observe(measure, cost, rest)
         self.samples += 1
         self.weight = self.weight * (1.0 - (1.0 - self._fade) * told) + told
@@ -122,18 +93,9 @@ class FairFit:
 
     def _voting(self, now_s: float) -> list[LeastSquares]:
         """The fits that count now."""
-        voters = [each for each in self._voters if each.heard(now_s)]
-        sure = [each.fit for each in voters if each.fit.samples >= SAMPLES_MIN]
-        if not sure:
-            return [each.fit for each in voters]
-        if len(sure) < VOTERS_MIN:
-            a = _median([each.a for each in sure], self._prior[0])
-            b = _median([each.b for each in sure], self._prior[1])
-            new = [each for each in voters if each.fit.samples < SAMPLES_MIN]
-            doubting = [each.fit for each in new if each.doubts(a, b)]
-            if len(doubting) > len(sure):  # one sample of one client outvotes nobody
-                sure += doubting
-        return sure
+        fits = [each.fit for each in self._voters if now_s - each.taught_s <= VOTE_S]
+        sure = [each for each in fits if each.samples >= SAMPLES_MIN]
+        return sure if 2 * len(sure) >= len(fits) else fits
 
     def _voter_of(self, client: str, now_s: float) -> _Voter:
         voter = self._owned.get(client)

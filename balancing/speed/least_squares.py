@@ -28,26 +28,6 @@ class LeastSquares:
     is the weight of all samples, where a new one has 1.
     """
 
-    __slots__ = (
-        "_aa",
-        "_ab",
-        "_ay",
-        "_bb",
-        "_by",
-        "_fade",
-        "_keep",
-        "_least",
-        "_prior",
-        "_share",
-        "_surprise_max",
-        "_surprise_min",
-        "_trust",
-        "a",
-        "b",
-        "samples",
-        "weight",
-    )
-
     def __init__(
         self,
         prior: Pair,

@@ -67,9 +67,9 @@ def test_nor_do_a_few_requests_of_new_ones_wipe_out_what_a_busy_one_taught() -> 
     speed = PrefillSpeed()
     taught(speed, "a", 40, 2_000.0, 0.0)
     taught(speed, "bc", 2, 2_000.0, 40.0)
-    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.1)
+    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.2)
     taught(speed, "d", 1, 15_000.0, 50.0)  # far off
-    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.1)
+    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.2)
 
 
 @pytest.mark.parametrize("clients", [1, 7, 200])
