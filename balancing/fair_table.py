@@ -16,8 +16,6 @@ V = TypeVar("V")
 class FairTable(Generic[V]):
     """A table of at most `most` entries. Each owner's entries are in order, oldest first."""
 
-    __slots__ = ("_largest", "_size", "_sizes", "_tables", "most")
-
     def __init__(self, most: int) -> None:
         self.most = most
         self._size = 0
@@ -129,8 +127,6 @@ class KeyTable(Generic[V]):
 
     It has `most` entries or fewer, at least each owner's share of them.
     """
-
-    __slots__ = ("_known", "_most", "_owned")
 
     def __init__(self, most: int) -> None:
         self._known: dict[str, tuple[V, str]] = {}  # the value and the owner

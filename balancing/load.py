@@ -75,8 +75,6 @@ LEFT: Final = 4
 class KeptRoom:
     """The held answers of all backends together."""
 
-    __slots__ = ("held_bytes", "limit_bytes")
-
     def __init__(self, limit_bytes: int = 2**62) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
@@ -84,8 +82,6 @@ class KeptRoom:
 
 class KeptAnswers:
     """The held answers of one backend, by client. They take a part of `room`."""
-
-    __slots__ = ("by_client", "room", "total_bytes")
 
     def __init__(self) -> None:
         self.room = KeptRoom()

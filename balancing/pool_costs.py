@@ -33,8 +33,6 @@ class MeanRequests:
     there is in the mean.
     """
 
-    __slots__ = ("_at_s", "_mean")
-
     def __init__(self) -> None:
         self._mean = 0.0
         self._at_s = 0.0

@@ -31,8 +31,6 @@ class ResponseOwners:
     tenant or else an address, with many responses does not make those of others forgotten.
     """
 
-    __slots__ = ("table",)
-
     def __init__(self) -> None:
         self.table: KeyTable[_Made] = KeyTable(OWNERS_MAX)
 
@@ -110,8 +108,6 @@ class Searches:
     without tenants), by number and by size. An id that no backend knew is not searched again for a
     while.
     """
-
-    __slots__ = ("_budgets", "_nowhere")
 
     def __init__(self) -> None:
         self._budgets: dict[str, tuple[float, float]] = {}  # (what is left, since when)

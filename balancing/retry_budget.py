@@ -42,8 +42,6 @@ class _Failed(NamedTuple):
 class RetryBudget:
     """The budget of one pool. It remembers which backends failed lately, and for whom."""
 
-    __slots__ = ("_failed",)
-
     def __init__(self) -> None:
         self._failed: dict[str, _Failed] = {}  # by backend
 

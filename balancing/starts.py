@@ -17,8 +17,6 @@ FIRST_SHARE: Final = 0.1
 class SlowStart:
     """Slow start: the ramp of one backend since `began_s`."""
 
-    __slots__ = ("_warm_s", "began_s")
-
     def __init__(self, now_s: float, warm_s: float) -> None:
         self.began_s = now_s
         self._warm_s = warm_s
@@ -53,8 +51,6 @@ class ColdStart:
     that is sent there. A server that was ready when it was first looked at started before: nothing
     is known of its start. `last_s`: how long the last one took. None: unknown.
     """
-
-    __slots__ = ("_awaited", "_seen_s", "last_s")
 
     def __init__(self) -> None:
         self._awaited = False

@@ -92,8 +92,6 @@ class OverBudget(Exception):
 class Budget:
     """The buckets of one tenant. `requests` and `tokens` are by the names of their limits."""
 
-    __slots__ = ("_looked_s", "concurrent", "requests", "running", "tokens")
-
     def __init__(self, limits: Limits, now_s: float) -> None:
         self.requests: dict[str, Bucket] = {}
         self.tokens: dict[str, Bucket] = {}

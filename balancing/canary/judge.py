@@ -23,8 +23,6 @@ SEEN_MIN: Final = 0.02
 class Habits:
     """What outlives a step: the groups of clients, and what is late, by metric and kind."""
 
-    __slots__ = ("groups", "usual", "waits")
-
     def __init__(self) -> None:
         self.groups = Groups()
         self.usual: defaultdict[str, ByKind] = defaultdict(lambda: ByKind(Usual))
@@ -33,8 +31,6 @@ class Habits:
 
 class _Counted:
     """How many of one version's requests were counted, by group."""
-
-    __slots__ = ("by_group", "number")
 
     def __init__(self) -> None:
         self.by_group = [0] * GROUPS
@@ -68,7 +64,6 @@ class Judge:
         self._requests_min = requests_min
         self._alone = alone
         self._found: Comparison | None = None
-        self._lacking = 0  # which comparison is waited for
         self.canary = _Counted()
         self.stable = _Counted()
 
@@ -93,8 +88,8 @@ class Judge:
         It may be asked at any time, and as often as one likes.
         """
         for each in self.comparisons:
-            if each.advance(now_s):
-                self._weigh(each)
+            if each.advance(now_s) and self._found is None and each.is_worse(alone=self._alone):
+                self._found = each
         return self._found.words() if self._found is not None else ""
 
     def lack(self) -> str:
@@ -102,26 +97,16 @@ class Judge:
         if self.canary.number < self._requests_min:
             of = f"{self.canary.number:,} of {self._requests_min:,}"
             return f"too few requests to the new version: {of}"
-        # What lacked at the last look probably lacks still: all the others need no look then.
-        ahead = self.comparisons[self._lacking :] + self.comparisons[: self._lacking]
-        for each in ahead:
-            if not self._is_harmless(each):
-                self._lacking = self.comparisons.index(each)
+        for each in self.comparisons:
+            if each.seen >= SEEN_MIN * self.stable.number and not each.is_harmless(
+                alone=self._alone
+            ):
                 return self._words(each)
         return ""
 
     def words(self) -> str:
         """All figures."""
         return "; ".join([each.words() for each in self.comparisons])
-
-    def _weigh(self, each: Comparison) -> None:
-        if self._found is None and each.is_worse(alone=self._alone):
-            self._found = each
-
-    def _is_harmless(self, each: Comparison) -> bool:
-        if each.seen < SEEN_MIN * self.stable.number:
-            return True
-        return each.is_harmless(alone=self._alone)
 
     def _words(self, each: Comparison) -> str:
         """Why one comparison does not allow the next step."""

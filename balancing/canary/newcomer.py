@@ -44,8 +44,6 @@ class Found(NamedTuple):
 class Newcomer:
     """One backend that is new in its pool."""
 
-    __slots__ = ("_first_s", "_judge", "requests")
-
     def __init__(self, *, alone: bool = False) -> None:
         """`alone`: what one client's requests show is enough."""
         self._judge = Judge(

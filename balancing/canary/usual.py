@@ -67,8 +67,6 @@ def is_watched(ask: Ask) -> bool:
 class Waits:
     """How long the stable version lets requests wait for an answer, by their kind."""
 
-    __slots__ = ("_usual",)
-
     def __init__(self) -> None:
         self._usual = ByKind(Usual)
 

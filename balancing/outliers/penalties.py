@@ -31,8 +31,6 @@ class Cause(Enum):
 class Penalty:
     """Seconds of work that a backend seems to have. They pass like work, one a second."""
 
-    __slots__ = ("_client", "_client_until_s", "_explained", "_until_s", "charged_s", "until_s")
-
     def __init__(self) -> None:
         self.until_s = 0.0  # the latest of all penalties
         self.charged_s = 0.0  # when it was charged last. 0.0: never
@@ -93,8 +91,6 @@ class Rest(Penalty):
     When that is over, one request tries it. Others follow when one that came after the last refusal
     has its first token. Until then another one tries after each `again_s`.
     """
-
-    __slots__ = ()
 
     def tried(self, client: str, now_s: float, again_s: float) -> None:
         """A request is sent there."""

@@ -22,8 +22,6 @@ GROUPS: Final = 32
 class Refusals:
     """The refusals of one backend by group of clients, and its requests. Both fade by halves."""
 
-    __slots__ = ("_given", "_halved_s", "_requests_total", "requests")
-
     def __init__(self) -> None:
         self._given = [0.0] * GROUPS
         self._halved_s: float | None = None

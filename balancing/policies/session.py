@@ -132,8 +132,6 @@ class Ring:
     so they are the same in every process and after every restart (Python's `hash` is salted).
     """
 
-    __slots__ = ("_names", "_owners", "_points")
-
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._names = sorted(weights)
         # Use powers of two, which a joining name seldom changes. If there are too many points,

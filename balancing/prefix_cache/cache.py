@@ -45,8 +45,6 @@ class PrefixIndex:
     megabyte of blanks must not make us forget what the engine still has.
     """
 
-    __slots__ = ("_filled", "_old", "_young", "capacity", "turns")
-
     def __init__(self, capacity: int = BLOCKS_PRIOR) -> None:
         self.capacity = capacity
         self.turns = 0  # how often the old generation was forgotten
@@ -106,8 +104,6 @@ class WaitingBlocks:
     A prompt waits under its first block that is not in the index. Another prompt with the same
     continuation looks there, and finds few others.
     """
-
-    __slots__ = ("_groups",)
 
     def __init__(self) -> None:
         self._groups: dict[Hashable, dict[object, tuple[Hashable, ...]]] = {}
@@ -181,8 +177,6 @@ OFF_MIN: Final = 0.7
 
 class PrefixCache:
     """The cache of one backend. Only the claims of leases change its content."""
-
-    __slots__ = ("index", "keeps", "waiting")
 
     def __init__(self) -> None:
         self.index = PrefixIndex()

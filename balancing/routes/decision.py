@@ -69,9 +69,6 @@ class Rule:
     canary: bool = False
 
 
-NO_FALLBACK: Final = -1
-
-
 class Decision:
     """Where a request goes. `target` is None when it is refused (`rule.refusal`).
 
@@ -92,18 +89,18 @@ class Decision:
         assert self.target is not None, "a refused request is sent nowhere"
         return self.target
 
-    def after(self, step: int, cause: str) -> int:
-        """The next step, if this one failed for this cause. NO_FALLBACK: there is none.
+    def steps(self, step: int, cause: str) -> list[int]:
+        """The steps after this one, if each of them fails for this cause.
 
-        Steps only go up, so there are at most as many as fall-backs. One that is the target itself
-        is passed over: a split may have another target for which it is meant.
+        A fall-back that is the target itself is passed over: a split may have another target for
+        which it is meant.
         """
-        fallbacks, target = self.rule.fallbacks, self.place(0)
-        for number in range(step, len(fallbacks)):
-            each = fallbacks[number]
-            if cause in each.causes and each.target != target:
-                return number + 1
-        return NO_FALLBACK
+        target = self.place(0)
+        return [
+            number
+            for number, each in enumerate(self.rule.fallbacks, 1)
+            if number > step and cause in each.causes and each.target != target
+        ]
 
 
 def decided(rule: Rule, request: RouteRequest) -> Decision:
@@ -179,22 +176,15 @@ class Way:
 
     def fallbacks(self, cause: str) -> list[Target]:
         """All fall-backs for this cause that are still to come."""
-        found: list[Target] = []
-        step = self._after(self.step, cause)
-        while step != NO_FALLBACK:
-            found.append(self.decision.place(step))
-            step = self._after(step, cause)
-        return found
+        return [self.decision.place(step) for step in self._steps(cause)]
 
     def fall_back(self, cause: str, to: Target) -> bool:
         """Turn to `to`. False: it is none of these."""
-        step = self._after(self.step, cause)
-        while step != NO_FALLBACK:
+        for step in self._steps(cause):
             if self.decision.place(step) is to:
                 self.step = step
                 return True
-            step = self._after(step, cause)
         return False
 
-    def _after(self, step: int, cause: str) -> int:
-        return NO_FALLBACK if self.stays else self.decision.after(step, cause)
+    def _steps(self, cause: str) -> list[int]:
+        return [] if self.stays else self.decision.steps(self.step, cause)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.balancing.routes.conditions import named
 from penstock.balancing.routes.decision import Decision, Rule, decided
 from penstock.balancing.routes.match import LABEL, MATCHES
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.words import why_not
+from penstock.balancing.wants import named
 
 
 class Verdict(NamedTuple):

@@ -181,8 +181,6 @@ class Limit(NamedTuple):
 class Objective:
     """A goal with its counts. `nearest`: the limit that its state follows."""
 
-    __slots__ = ("_budget", "_rings", "goal", "nearest", "since_s", "state", "window_s", "windows")
-
     def __init__(self, goal: Goal, window_s: float, now_s: float) -> None:
         """`window_s`: the time of its budget. It has counts from `now_s` on."""
         self.goal = goal

@@ -130,8 +130,6 @@ class _Pool:
     """Who left with nothing since the last answer began: the first of them has waited since
     `since_s`, and `clients` are one or two that differ."""
 
-    __slots__ = ("clients", "since_s")
-
     def __init__(self) -> None:
         self.clients: set[str] = set()
         self.since_s = inf
@@ -147,8 +145,6 @@ class Abandoned:
     client alone proves no outage: it is believed when another one has left so since the last
     answer, or when no answer begins for long.
     """
-
-    __slots__ = ("_pools",)
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}

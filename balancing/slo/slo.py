@@ -71,8 +71,6 @@ def because(objective: Objective, latencies: Latencies | None, now_s: float) -> 
 class Slo:
     """One entry of the configuration. `pool`, `service_class`: None for all."""
 
-    __slots__ = ("_longest_s", "latencies", "objectives", "pool", "service_class", "window_s")
-
     def __init__(self, settings: SloSettings, now_s: float, before: "Slo | None" = None) -> None:
         """`before`: the entry for the same pool and class. What both have keeps its counts."""
         self.pool = settings.pool
@@ -132,8 +130,6 @@ Key = tuple[str | None, str | None]
 
 class Slos:
     """All entries of `slo`. `any`: whether there are some."""
-
-    __slots__ = ("_now", "_slos", "abandoned", "any", "patience_s")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
