@@ -199,7 +199,6 @@ class AdapterLoads:
         return Step(begins=chosen if 2 * chosen.requests_in_flight < least else None)
 
     def _with_places(self, ask: Ask, backends: list[Backend]) -> list[Backend]:
-        """Those that may be asked now, by how many loads run."""
         running = self._running.values()
         own = [each.loading for each in running if each.client == ask.client]
         if len(running) >= ALL_MAX or len(own) >= CLIENT_MAX:

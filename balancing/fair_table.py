@@ -101,7 +101,6 @@ class FairTable(Generic[V]):
         return gone
 
     def _displace(self) -> Hashable:
-        """Remove the oldest entry of the largest owner."""
         largest = next(iter(self._sizes[self._largest]))
         oldest = next(iter(self._tables[largest]))
         self.remove(largest, oldest)

@@ -288,7 +288,6 @@ class Gate:
         )
 
     def _peers(self, backend: Backend, model: str | None) -> list[Backend]:
-        """Who else in its pool may serve the model now."""
         pool = self._fleet().pool(backend.pool)
         others = [b for b in pool.backends if b is not backend] if pool is not None else []
         return [b for b in others if b.fit and b.serves(model)]

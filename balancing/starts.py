@@ -1,10 +1,8 @@
 """The starts of a backend: how much it may take after it has come back, and how long they take.
 
 It returns with a cold cache and an empty queue, so every policy would send it all new requests. If
-it fails again, all of them are lost. So it may have in flight only a share of what a ready backend
-of its pool has. The share grows from 10 % to 100 % over `warm_s`, but one request is always
-allowed: an idle backend helps nobody. The limit is on requests at a time, not in total. So if the
-other backends have long queues, the returned one takes over as much as it can.
+it fails again, all of them are lost. The limit is on requests at a time, not in total: it takes
+over as much as it can from backends with long queues.
 """
 
 from typing import Final

@@ -187,7 +187,6 @@ def _kind(raw: msgspec.Raw) -> _Kind:
 
 
 def _inner(raw: msgspec.Raw) -> _Kind:
-    """What its `format` says of itself."""
     found = _kind(raw).format
     return _Kind(type=found.get("type")) if isinstance(found, dict) else _Kind()
 

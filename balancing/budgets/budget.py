@@ -140,7 +140,6 @@ class Budget:
             bucket.take(tokens, now_s)
 
     def _look(self, now_s: float) -> None:
-        """Charge running requests for what they got beyond what was reserved."""
         if now_s - self._looked_s < LOOK_S or not self.tokens:
             return
         self._looked_s = now_s

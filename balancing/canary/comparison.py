@@ -163,7 +163,6 @@ class Comparison:
         return False
 
     def _put(self, cell: Cell, ended: Ended, group: int, value: float) -> None:
-        """Count it in its cell, for both questions."""
         metric, late = self.metric, cell.late_log
         margin = allowed = 0.0
         if metric.timed and ended.canary:

@@ -109,7 +109,6 @@ class Judge:
         return "; ".join([each.words() for each in self.comparisons])
 
     def _words(self, each: Comparison) -> str:
-        """Why one comparison does not allow the next step."""
         if not each.canary[0]:
             return f"no requests of both versions to compare {each.metric.name} by"
         if not self._alone and each.is_worse(alone=True):

@@ -1,10 +1,9 @@
 """A new backend beside its peers: one that was added to a running pool, or is another engine now.
 
 It is judged as a canary is, by its requests against those of its peers over the same time. Which
-backend gets a request is no lot: that depends on the prompt, the load, sessions and caches. So only
-what a backend does wrong is compared, by size of prompt: failures before the first token, and
-answers that break off. Its speed is not: its cache is cold, its hardware may be another kind, and
-the policies measure speeds. Nor are refusals and empty answers, which a client may aim at it.
+backend gets a request is no lot, so only what it does wrong is compared, by size of prompt:
+failures before the first token, and answers that break off. Not its speed, which the policies
+measure, nor refusals and empty answers, which a client may aim at it.
 """
 
 from enum import Enum

@@ -132,7 +132,6 @@ def _logs(bets: int) -> list[list[list[float]]]:
 
 
 def _sums(tally: Tally) -> tuple[int, int]:
-    """All requests, and all bad ones."""
     number = sum([requests for requests, _ in tally.values()])
     return number, sum([bad for _, bad in tally.values()])
 
@@ -164,7 +163,6 @@ def _without_extremes(logs: Sequence[float]) -> float:
 
 
 def _mean(logs: Sequence[float]) -> float:
-    """The logarithm of the mean of what these are logarithms of."""
     most = max(logs)
     if most == -inf:
         return most

@@ -34,14 +34,6 @@ def _alone(make: Callable[[], Policy]) -> Make:
     return made
 
 
-def _session(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
-    return Session(backends)
-
-
-def _token_cost(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
-    return TokenCost(strict=strict)
-
-
 POLICIES: Final[Mapping[str, Make]] = MappingProxyType(
     {
         "round_robin": _alone(RoundRobin),
@@ -51,7 +43,7 @@ POLICIES: Final[Mapping[str, Make]] = MappingProxyType(
         "power_of_two": _alone(PowerOfTwo),
         "peak_ewma": _alone(PeakEwmaLatency),
         "least_tokens": _alone(LeastTokens),
-        "session": _session,
-        "token_cost": _token_cost,
+        "session": lambda backends, *, strict=False: Session(backends),
+        "token_cost": lambda backends, *, strict=False: TokenCost(strict=strict),
     }
 )

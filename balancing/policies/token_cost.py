@@ -264,7 +264,6 @@ class TokenCost:
         self._speeds = compare(list(self._seen), self._prefills_s / self._count, now_s)
 
     def _learn(self, fit: Sequence[Backend], costs: Sequence[Cost]) -> None:
-        """Count the request that is placed among the last hundred."""
         requests = streams = 0
         for backend in fit:
             requests += backend.requests_in_flight

@@ -283,6 +283,5 @@ class Objective:
 
 
 def _share_of(ring: Ring) -> float | None:
-    """The share of good requests. None without requests."""
     good, bad = ring.sums
     return good / (good + bad) if good + bad else None

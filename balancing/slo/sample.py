@@ -138,12 +138,9 @@ class _Pool:
 class Abandoned:
     """Who left with nothing, by pool: when that counts as not served.
 
-    Clients have limits of their own. In an outage they all leave before penstock's limits end their
-    requests. Then nobody would be at fault, and nothing would be told. But clients also leave for
-    reasons of their own, and nobody may use up an error budget by that. So it counts only while the
-    whole pool begins no answer, and after a time in which a sound engine begins this one. One
-    client alone proves no outage: it is believed when another one has left so since the last
-    answer, or when no answer begins for long.
+    In an outage all clients leave before penstock's limits end their requests. They also leave for
+    reasons of their own. So it counts only while the whole pool begins no answer, after a time in
+    which a sound engine begins this one, and for more than one client, or for long.
     """
 
     def __init__(self) -> None:
