@@ -66,6 +66,7 @@ class _Speed:
         trust = TRUST / (prior[0] * prior[0]), TRUST / (prior[1] * prior[1])
         self._fit = FairFit(
             prior,
+            FADE,
             lambda: LeastSquares(
                 prior, trust, fade=FADE, surprise_max=surprise_max, least=1e-6, keep=FADE
             ),

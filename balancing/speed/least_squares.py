@@ -81,10 +81,11 @@ class LeastSquares:
         """The cost of a thing with this measure."""
         return self.a * measure[0] + self.b * measure[1]
 
-    def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> None:
+    def observe(self, measure: Pair, cost: float, rest: float = 0.0) -> float:
         """A thing with this measure was seen to cost `cost`.
 
         `rest` of the cost should come from elsewhere. The larger `rest`, the less it teaches.
+        Returns how much it taught, 0 to 1.
         """
         part = max(self._least, self.expect(measure))
         expected = part + rest
@@ -107,6 +108,7 @@ class LeastSquares:
         self.samples += 1
         self.weight = self.weight * fade + told
         self._solve()
+        return told
 
     def forget(self, share: float) -> None:
         """Take the share off the weight of all samples so far, so that new ones count more."""
@@ -137,28 +139,27 @@ class FairFit:
     One client can make all its samples wrong. (Its prompts are in the engine's cache, and we cannot
     see that, because JSON can spell one text in many ways.) However many samples it gives, it has
     one vote: the median of means of Nemirovsky and Yudin (1983). `make`: a fit without samples.
+    `weight`: of all samples, of which each fades the earlier ones by `fade`.
     """
 
-    def __init__(self, prior: Pair, make: Callable[[], LeastSquares]) -> None:
+    def __init__(self, prior: Pair, fade: float, make: Callable[[], LeastSquares]) -> None:
         self._prior = prior
+        self._fade = fade
         self._make = make
         self._fits: dict[str, LeastSquares] = {}  # by the client that came first
         self.a, self.b = prior
         self.samples = 0
-
-    @property
-    def weight(self) -> float:
-        """The weight of all samples. Old ones weigh less."""
-        return sum([each.weight for each in self._fits.values()])
+        self.weight = 0.0
 
     def observe(
         self, measure: Pair, cost: float, rest: float = 0.0, client: str = "", now_s: float = 0.0
     ) -> None:
         """A client's thing with this measure was seen to cost `cost`, as in `LeastSquares`."""
         fit = self._fit_of(client, now_s)
-        fit.observe(measure, cost, rest)
+        told = fit.observe(measure, cost, rest)
         fit.taught_s = now_s
         self.samples += 1
+        self.weight = self.weight * (1.0 - (1.0 - self._fade) * told) + told
         if len(self._fits) == 1:
             self.a, self.b = fit.a, fit.b
             return
@@ -172,12 +173,13 @@ class FairFit:
     @property
     def mean_b(self) -> float:
         """The mean second measure of samples whose first measure is one."""
-        weight = self.weight
+        weight = sum([each.weight for each in self._fits.values()])
         total = sum([each.weight * each.mean_b for each in self._fits.values()])
         return total / weight if weight else 0.0
 
     def forget(self, share: float) -> None:
         """As in `LeastSquares`. A fit votes again from its next sample on."""
+        self.weight *= 1.0 - share
         for each in self._fits.values():
             each.forget(share)
             each.taught_s = -inf
