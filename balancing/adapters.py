@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.fleet import Fleet, Pool
+from penstock.balancing.fleet import Fleet
 from penstock.balancing.gate import Gate
 
 # How many loads run at once: in all, for requests of one client, and at one backend. An engine
@@ -54,17 +54,6 @@ class Step(NamedTuple):
 
 class _Adapter:
     """One adapter in one pool."""
-
-    __slots__ = (
-        "client",
-        "failed",
-        "failures",
-        "first",
-        "loading",
-        "path",
-        "rests",
-        "until_s",
-    )
 
     def __init__(self) -> None:
         self.loading: Backend | None = None
@@ -113,7 +102,7 @@ class AdapterLoads:
 
         `queued`: others wait for room in its pool. `dry`: the policy only says so.
         """
-        pool = self._pool_of(ask)
+        pool = self._fleet().pool(ask.pool)
         able = [each for each in pool.backends if each.fit and each not in tried] if pool else []
         having = [each for each in able if each.serves(ask.model)]
         if not able or (having and not queued and not _all_busy(having)):
@@ -129,7 +118,7 @@ class AdapterLoads:
         adapter = self._adapters.setdefault(place, _Adapter())
         assert adapter.loading is None, "one load of an adapter at a time"
         adapter.loading, adapter.client = backend, ask.client
-        pool = self._pool_of(ask)
+        pool = self._fleet().pool(ask.pool)
         adapter.first = pool is None or not [
             each for each in pool.backends if each.fit and each.serves(ask.model)
         ]
@@ -210,7 +199,6 @@ class AdapterLoads:
         return Step(begins=chosen if 2 * chosen.requests_in_flight < least else None)
 
     def _with_places(self, ask: Ask, backends: list[Backend]) -> list[Backend]:
-        """Those that may be asked now, by how many loads run."""
         running = self._running.values()
         own = [each.loading for each in running if each.client == ask.client]
         if len(running) >= ALL_MAX or len(own) >= CLIENT_MAX:
@@ -220,21 +208,14 @@ class AdapterLoads:
 
     def _choice(self, ask: Ask, among: list[Backend], now_s: float, *, dry: bool) -> Backend:
         """Where the policy would send it, if all of these had its adapter."""
-        pool = self._pool_of(ask)
+        pool = self._fleet().pool(ask.pool)
         assert pool is not None
         others = [each for each in pool.backends if each not in among]
         any_model = ask.changed(model=None, response_id=None)
         return self._gate.look(any_model, now_s, others, dry=dry).chosen
 
-    def _pool_of(self, ask: Ask) -> Pool | None:
-        for pool in self._fleet().pools:
-            if pool.name == ask.pool:
-                return pool
-        return None
-
 
 def _rest_s(failures: int) -> float:
-    """How long to rest after so many failures in a row."""
     rest_s: float = REST_S * 2.0 ** min(failures - 1, 10)
     return min(REST_MAX_S, rest_s)
 

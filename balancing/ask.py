@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from penstock.balancing.answer_cap import AnswerLimits
+from penstock.balancing.body_edits import AnswerLimits
 from penstock.balancing.output_length import PRIOR_TOKENS
 from penstock.balancing.places import Places
 from penstock.balancing.prefix_cache.blocks import BLOCKS_MAX, Blocks

@@ -12,23 +12,18 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.client_counter import ClientCounter
-from penstock.balancing.cold_start import ColdStart
-from penstock.balancing.engine_report import EngineReport
-from penstock.balancing.gpu_report import GpuReport
-from penstock.balancing.kept_answers import KeptAnswers
-from penstock.balancing.load import Load
-from penstock.balancing.outliers.penalties import Penalty, Rest
-from penstock.balancing.outliers.refusals import Refusals
+from penstock.balancing.engine_report import EngineReport, GpuReport
+from penstock.balancing.load import KeptAnswers, Load, RemoteLoad
+from penstock.balancing.outliers.penalties import Penalty, Refusals, Rest
 from penstock.balancing.prefill_queue import Occupancy, PrefillQueue
 from penstock.balancing.prefix_cache.cache import PrefixCache
-from penstock.balancing.remote_load import RemoteLoad
-from penstock.balancing.slow_start import SlowStart
 from penstock.balancing.speed.estimates import (
     PRIOR_WORK_PER_S,
     DecodeSpeed,
     PeakEwma,
     PrefillSpeed,
 )
+from penstock.balancing.starts import ColdStart, SlowStart
 
 # A speed measured longer ago than this is hardly believed. So a backend that looked slow, and got
 # no requests, is tried again.
@@ -58,59 +53,6 @@ class AdminState(StrEnum):
 
 class Backend:
     """A vLLM server: identity, health, load and measured speed."""
-
-    __slots__ = (
-        "_bares_in_row",
-        "_measured_s",
-        "_progress_at_bare",
-        "_stale_s",
-        "accusers",
-        "admin_state",
-        "answered_s",
-        "back_since_s",
-        "bare_since_s",
-        "cache",
-        "cold_start",
-        "contexts",
-        "decode_speed",
-        "doubted",
-        "ended_for",
-        "engine_requests_peak",
-        "failed_for",
-        "failing_since_s",
-        "failures_total",
-        "gpu_floor_s",
-        "gpus",
-        "kept",
-        "latency",
-        "left_alone",
-        "max_requests",
-        "models",
-        "name",
-        "occupancy",
-        "own",
-        "penalty",
-        "pool",
-        "prefill_speed",
-        "prefilled_work",
-        "progress",
-        "progress_at_failure",
-        "queue",
-        "reason",
-        "refusals",
-        "remote",
-        "report",
-        "requests_total",
-        "restarts",
-        "retrying",
-        "round_trip_s",
-        "slow_start",
-        "state",
-        "taken_tokens",
-        "unheld_share",
-        "url",
-        "weight",
-    )
 
     def __init__(self, name: str, url: str, pool: str = "default", weight: float = 1.0) -> None:
         self.name = name

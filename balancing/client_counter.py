@@ -18,8 +18,6 @@ class ClientCounter:
     `others`: events that `most` did not cause. Once another client is the most frequent, its
     earlier events still count as those of others."""
 
-    __slots__ = ("_named", "count", "most", "others")
-
     def __init__(self) -> None:
         self._named: dict[str, int] = {}
         self.most = ""

@@ -57,8 +57,6 @@ class ComputedPrompts:
     """The share of long prompts that was computed, by client, model and size. Kept only for classes
     in which some prompt was not computed, or was not expected to be."""
 
-    __slots__ = ("_computed", "_longest_tokens")
-
     def __init__(self) -> None:
         self._computed: FairTable[float] = FairTable(CLASSES_MAX)
         self._longest_tokens: dict[str, int] = {}  # the longest prompt that each pool computed

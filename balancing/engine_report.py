@@ -1,4 +1,4 @@
-"""An engine's own report: a scrape of its metrics, and how fast it becomes worthless.
+"""What is scraped of an engine and of its GPUs, and how fast that becomes worthless.
 
 Reports come seconds late, so our own counts decide. A report adds only what they lack: the
 capacity, and requests that came by another way.
@@ -20,7 +20,7 @@ FEW_PART: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """One scrape. Data-parallel engines are added up.
+    """One scrape of an engine. Data-parallel engines are added up.
 
     `known_requests`: those in flight then by our own count and by other replicas' reports.
     """
@@ -95,3 +95,26 @@ class EngineReport:
     def freshness(self, now_s: float) -> float:
         """1.0 while fresh, 0.0 when stale."""
         return min(1.0, max(0.0, (STALE_S - (now_s - self.at_s)) / (STALE_S - FRESH_S)))
+
+
+# A GPU that computes less than this share of the time counts as idle.
+IDLE_UTILIZATION: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """One scrape of an exporter. Several GPUs: their mean utilisation, the sum of their memory.
+
+    It counts until `until_s`. None: not told.
+    """
+
+    until_s: float
+    utilization: float | None = None  # 0..1
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+
+    def idles(self, now_s: float) -> bool:
+        """Whether the GPUs do hardly anything, as far as is known."""
+        if self.utilization is None or now_s >= self.until_s:
+            return False
+        return self.utilization < IDLE_UTILIZATION

@@ -53,7 +53,6 @@ def candidates(
 
 
 def _not_fit(backend: Backend, pool: Pool, chosen_pool: Pool | None) -> str:
-    """Why a backend that could serve the request cannot be chosen now."""
     if not backend.fit:
         return f"{backend.state} ({backend.reason}): used only when no other can serve"
     if pool is not chosen_pool and chosen_pool is not None:

@@ -16,8 +16,6 @@ V = TypeVar("V")
 class FairTable(Generic[V]):
     """A table of at most `most` entries. Each owner's entries are in order, oldest first."""
 
-    __slots__ = ("_largest", "_size", "_sizes", "_tables", "most")
-
     def __init__(self, most: int) -> None:
         self.most = most
         self._size = 0
@@ -103,7 +101,6 @@ class FairTable(Generic[V]):
         return gone
 
     def _displace(self) -> Hashable:
-        """Remove the oldest entry of the largest owner."""
         largest = next(iter(self._sizes[self._largest]))
         oldest = next(iter(self._tables[largest]))
         self.remove(largest, oldest)
@@ -122,3 +119,60 @@ class FairTable(Generic[V]):
             equals = self._sizes.setdefault(now, OrderedDict())
             equals[owner] = None
             self._largest = max(self._largest, now)
+
+
+class KeyTable(Generic[V]):
+    """Values by keys that are distinct for all owners. A key belongs to the owner that put it last.
+
+    It has `most` entries or fewer, at least each owner's share of them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._known: dict[str, tuple[V, str]] = {}  # the value and the owner
+        self._owned: FairTable[None] = FairTable(most)
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def limit(self, most: int) -> None:
+        """Keep at most so many from now on, and never more than at first."""
+        self._owned.most = min(most, self._most)
+        self._shrink(self._owned.most)
+
+    def halve(self) -> None:
+        """Forget half of the entries. As many as before may come."""
+        self._shrink(len(self) // 2)
+
+    def find(self, key: str) -> V | None:
+        """The value, None when there is none."""
+        known = self._known.get(key)
+        return known[0] if known is not None else None
+
+    def put(self, key: str, value: V, owner: str = "") -> None:
+        """Add an entry as its owner's youngest."""
+        known = self._known.get(key)
+        if known is not None and known[1] != owner:
+            self._owned.remove(known[1], key)
+        self._known[key] = value, owner
+        gone = self._owned.put(owner, key, None)
+        if gone is not None:
+            del self._known[str(gone)]
+
+    def change(self, key: str, value: V) -> None:
+        """Give an entry, which must be there, another value."""
+        self._known[key] = value, self._known[key][1]
+
+    def oldest(self, owner: str) -> str:
+        """The oldest key of an owner that has some."""
+        return str(next(iter(self._owned.of(owner))))
+
+    def remove(self, key: str) -> None:
+        """Remove an entry, which must be there."""
+        _, owner = self._known.pop(key)
+        self._owned.remove(owner, key)
+
+    def _shrink(self, size: int) -> None:
+        for gone in self._owned.shrink(size):
+            del self._known[str(gone)]
+        self._known = dict(self._known)  # without the room of what was deleted

@@ -34,8 +34,6 @@ Found = tuple[Fields, bool, Places]
 class FieldScan:
     """Scans bodies for the fields of one struct, all of which are raw."""
 
-    __slots__ = ("_decoder", "_keys", "_names", "_scans")
-
     def __init__(self, decoder: "msgspec.json.Decoder[Fields]") -> None:
         self._decoder = decoder
         struct: Any = decoder.type  # versions of msgspec differ in its type

@@ -55,14 +55,21 @@ class Fleet:
     def backends(self) -> tuple[Backend, ...]:
         return tuple(backend for pool in self.pools for backend in pool.backends)
 
+    def pool(self, name: str) -> Pool | None:
+        """The pool of this name. None where a reload has removed it."""
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        return None
+
     def resolve(self, ask: Ask) -> list[Pool]:
         """The pools that may serve `ask`, the best one first. Raises UnknownModel."""
         if ask.first_pool:
             return [self.pools[0]]
         # A route says so. Where a reload has removed that pool, the model decides.
-        for pool in self.pools if ask.pool else ():
-            if pool.name == ask.pool:
-                return [pool]
+        routed = self.pool(ask.pool) if ask.pool else None
+        if routed is not None:
+            return [routed]
         pools = [pool for pool in self.pools if pool.serves(ask.model)]
         if not pools:
             raise UnknownModel

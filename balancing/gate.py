@@ -18,9 +18,8 @@ from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.outliers.blame import Blame
 from penstock.balancing.outliers.failures import BUSY_S, charge_bare, charge_refusal
 from penstock.balancing.outliers.penalties import Cause
-from penstock.balancing.response_owners import ResponseOwners
+from penstock.balancing.response_owners import ResponseOwners, Searches
 from penstock.balancing.retry_budget import RetryBudget
-from penstock.balancing.searches import Searches
 
 
 class NoBackend(LookupError):
@@ -145,7 +144,7 @@ class Gate:
                 if not (owner.can_serve or owner.may_finish(ask)):
                     raise OwnerAway
                 owner.advance(now_s)
-                pool = self._pool_of(owner)
+                pool = self._fleet().pool(owner.pool)
                 assert pool is not None
                 ask = self._weighed(ask, pool)
                 # Where only it can serve the model, nobody else shows its speed. But how much of a
@@ -238,7 +237,7 @@ class Gate:
         """What explains a failure that its request may have caused, by where such failed of late.
 
         Call it once for each failure: it also remembers the failure."""
-        pool = self._pool_of(lease.backend)
+        pool = self._fleet().pool(lease.backend.pool)
         return self._blame.note(pool, lease, now_s) if pool is not None else Cause.BACKEND
 
     def refused(self, lease: Lease, now_s: float, status: int = 400) -> bool:
@@ -257,7 +256,7 @@ class Gate:
         """Its answer had no token; what explains that."""
         if lease.bound:
             return Cause.KIND  # a client may aim it: a probe tells
-        pool = self._pool_of(lease.backend)
+        pool = self._fleet().pool(lease.backend.pool)
         cause = self._bares.note(pool, lease, now_s) if pool is not None else Cause.BACKEND
         charge_bare(lease.backend, lease.ask.client, now_s, cause)
         return cause
@@ -275,7 +274,7 @@ class Gate:
 
     def may_retry(self, lease: Lease, cause: Cause, now_s: float) -> bool:
         """Whether the budget of its pool lets a request that has just failed go on."""
-        pool = self._pool_of(lease.backend)
+        pool = self._fleet().pool(lease.backend.pool)
         if pool is None:
             return True  # others serve the model, or nobody does
         budget = self._budgets.setdefault(pool.name, RetryBudget())
@@ -288,16 +287,8 @@ class Gate:
             sure=cause is Cause.NO_REQUEST,
         )
 
-    def _pool_of(self, backend: Backend) -> Pool | None:
-        """The pool that a backend is in now, None where that is gone."""
-        for pool in self._fleet().pools:
-            if pool.name == backend.pool:
-                return pool
-        return None
-
     def _peers(self, backend: Backend, model: str | None) -> list[Backend]:
-        """Who else in its pool may serve the model now."""
-        pool = self._pool_of(backend)
+        pool = self._fleet().pool(backend.pool)
         others = [b for b in pool.backends if b is not backend] if pool is not None else []
         return [b for b in others if b.fit and b.serves(model)]
 

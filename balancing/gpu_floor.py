@@ -20,8 +20,6 @@ ADDS_S_MAX: Final = 2.0
 class GpuFloor:
     """Adds to `gpu_floor_s` of backends."""
 
-    __slots__ = ("_looked_s",)
-
     def __init__(self) -> None:
         self._looked_s: float | None = None
 

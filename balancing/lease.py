@@ -111,7 +111,6 @@ class Lease(Reservation):
         self.set_aside(now_s)
 
     def _first_of_all(self, now_s: float) -> None:
-        """The first token of the first prompt has come."""
         backend = self.backend
         self.first_token_s = now_s
         if self._claim is not None:

@@ -163,7 +163,6 @@ def _may_name_parts(text: bytes) -> Steps[bool]:
 
 
 def _parts_beside(text: bytes, inline: Sequence[tuple[int, int]]) -> Steps[int]:
-    """How many parts that are not text are named outside inline data."""
     count = at = looked = 0
     for begin, end in [*inline, (len(text), len(text))]:
         while at < begin:

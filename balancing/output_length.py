@@ -60,8 +60,6 @@ class _Mean:
 class _Usual:
     """What is usual for a model, by the means of its tenants."""
 
-    __slots__ = ("_heard", "tokens")
-
     def __init__(self) -> None:
         self._heard: dict[str, float] = {}
         self.tokens = PRIOR_TOKENS

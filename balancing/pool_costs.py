@@ -33,8 +33,6 @@ class MeanRequests:
     there is in the mean.
     """
 
-    __slots__ = ("_at_s", "_mean")
-
     def __init__(self) -> None:
         self._mean = 0.0
         self._at_s = 0.0
@@ -101,7 +99,6 @@ class PoolCosts:
 
 
 def _own_s(backend: Backend, ask: Ask) -> float:
-    """How long its own prompt takes there."""
     own = ask.prompt_tokens - backend.cache.cached_tokens(ask)
     return work_of(own, ask.prompt_tokens, ask.prompts) * backend.prefill_speed.work_s
 

@@ -111,8 +111,6 @@ class PrefillQueue:
     `head`: the oldest, on which the engine works. It is kept: each choice reads it of each backend.
     """
 
-    __slots__ = ("_head_since_s", "_prompts", "head", "uncorrected")
-
     def __init__(self) -> None:
         self._prompts: dict[QueuedPrompts, None] = {}  # a dict as an ordered set
         self.head: QueuedPrompts | None = None

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.answer_cap import answer_limits
 from penstock.balancing.apis import GENERATE, RESPONSES, Api, api_of
 from penstock.balancing.ask import Ask
 from penstock.balancing.batches import BATCHES
+from penstock.balancing.body_edits import answer_limits, usage_options
 from penstock.balancing.field_scan import FieldScan
 from penstock.balancing.field_values import NAME_BYTES_MAX, NO_FIELD, boolean, integer, string
 from penstock.balancing.fields import Fields, read_sampling
@@ -35,7 +35,6 @@ from penstock.balancing.prompts import (
 )
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
-from penstock.balancing.usage_options import usage_options
 from penstock.balancing.wants import media_needs, wants_of
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -80,17 +79,6 @@ NO_ENGINE: Final = Work(engine=False)
 
 class Reader:
     """Reads requests, with what all of them share."""
-
-    __slots__ = (
-        "_caps",
-        "_estimator",
-        "_labels",
-        "_outputs",
-        "_prefixes",
-        "_scan",
-        "_sessions",
-        "_wants",
-    )
 
     def __init__(
         self,

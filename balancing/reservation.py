@@ -120,7 +120,6 @@ class Reservation(QueuedPrompts):
             self.backend.occupancy.prefilled(self, now_s)
 
     def _stream(self, own: Load) -> None:
-        """Count it among the streams, once."""
         if not self._streaming:
             self._streaming = True
             own.streams += 1

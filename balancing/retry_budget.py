@@ -1,17 +1,14 @@
 """The retry budget: how much of a pool's traffic may be second attempts. It stops retry storms.
 
 A running retry is a lease that is marked until its first token. One of five requests in flight may
-be a retry, and three in any case (Envoy's budget). Beyond that a failure is answered at once: a
-failing fleet gets no extra load.
+be a retry, and three in any case (Envoy's budget). Beyond that a failure is answered at once.
 
 One backend of four holds more than a fifth of the requests, and its death must stay invisible. So
 requests that one backend fails move on beyond the budget, as long as no other backend of its pool
-failed lately, for this client or for several. They can leave it only once, and the other backends
-are healthy. They still occupy the budget, in case a second backend fails.
+failed lately, for this client or for several. They still occupy the budget.
 
-No client may use up the budget. A client with less than a quarter of the retries may retry until
-twice the budget is in use. A failure that a request causes everywhere is no backend's fault: such a
-request may use the budget as any other, but may not go beyond it.
+A client with less than a quarter of the retries may retry until twice the budget is in use. A
+request that fails everywhere may not go beyond the budget.
 """
 
 from collections.abc import Sequence
@@ -41,8 +38,6 @@ class _Failed(NamedTuple):
 
 class RetryBudget:
     """The budget of one pool. It remembers which backends failed lately, and for whom."""
-
-    __slots__ = ("_failed",)
 
     def __init__(self) -> None:
         self._failed: dict[str, _Failed] = {}  # by backend

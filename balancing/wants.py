@@ -6,15 +6,32 @@ needs tools sees that tools are offered to the model, not that the model will us
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, get_args
 
 import msgspec
 
 from penstock.balancing.field_values import NO_FIELD, UNREADABLE
 from penstock.balancing.fields import CLIPPED_BYTES, Fields
 from penstock.balancing.outline import SLICE_BYTES, Steps
-from penstock.balancing.routes.conditions import needs_of
+from penstock.conf.route_match import Need
+
+NEEDS: Final[tuple[str, ...]] = get_args(Need)
+_BITS: Final[dict[str, int]] = {name: 1 << place for place, name in enumerate(NEEDS)}
+
+
+def needs_of(names: Iterable[str]) -> int:
+    """The bits of these names."""
+    bits = 0
+    for name in names:
+        bits |= _BITS[name]
+    return bits
+
+
+def named(bits: int) -> list[str]:
+    """The names of these bits."""
+    return [name for name in NEEDS if bits & _BITS[name]]
+
 
 NAME_BYTES_MAX: Final = 512  # a longer user or effort is not read
 # The parts of a message that hold media, by what they hold. As raw bytes: a quote inside JSON text
@@ -61,7 +78,7 @@ class _Kind(msgspec.Struct):
 
 
 class Wants:
-    """What one request asks for. `needs`: bits of `routes/needs.py`."""
+    """What one request asks for. `needs`: bits, as `needs_of` makes them."""
 
     __slots__ = ("conversation", "effort", "needs", "user")
 
@@ -170,7 +187,6 @@ def _kind(raw: msgspec.Raw) -> _Kind:
 
 
 def _inner(raw: msgspec.Raw) -> _Kind:
-    """What its `format` says of itself."""
     found = _kind(raw).format
     return _Kind(type=found.get("type")) if isinstance(found, dict) else _Kind()
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.policies.policy import Explanation, Part, Policy, cheapest
-from penstock.balancing.ring import Ring
+from penstock.balancing.policies.session import Ring
 from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, block_hashes
 from penstock.bench.sim.engine import Engine
 from penstock.bench.sim.profiles import Gpu

@@ -24,7 +24,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.policies import POLICIES
 from penstock.balancing.prefix_cache.blocks import prompt_blocks
-from penstock.balancing.prefix_cache.index import BLOCKS_PRIOR, PrefixIndex
+from penstock.balancing.prefix_cache.cache import BLOCKS_PRIOR, PrefixIndex
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
 from penstock.bench.arguments import count, listed, option

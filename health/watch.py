@@ -14,9 +14,8 @@ from time import monotonic, time
 from typing import Final
 
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.cold_start import LOADING
 from penstock.balancing.outliers.penalties import Cause
-from penstock.balancing.slow_start import SlowStart
+from penstock.balancing.starts import LOADING, SlowStart
 from penstock.conf.health import HealthSettings
 from penstock.health.engine import Engine
 from penstock.health.machine import Health, ToReturn

@@ -9,8 +9,56 @@ request took.
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.balancing.budgets.bucket import Bucket
 from penstock.balancing.lease import Lease
+
+
+class Bucket:
+    """What may still be used. It refills evenly, from empty to its `limit` in `period_s`.
+
+    A full bucket has room for any amount, and is below zero after a large one. Otherwise a prompt
+    that is larger than a minute's budget could never be sent.
+    """
+
+    __slots__ = ("_at_s", "_level", "limit", "period_s", "taken")
+
+    def __init__(self, limit: int, period_s: float, now_s: float) -> None:
+        self.limit = limit
+        self.period_s = period_s
+        self._level = float(limit)
+        self._at_s = now_s
+        self.taken = 0.0  # all that was ever used, for whoever keeps accounts
+
+    def level(self, now_s: float) -> float:
+        """What may be used now. Negative: more was used than it held."""
+        if now_s > self._at_s:
+            filled = self._level + (now_s - self._at_s) * self.limit / self.period_s
+            self._level = min(float(self.limit), filled)
+            self._at_s = now_s
+        return self._level
+
+    def has(self, amount: float, now_s: float) -> bool:
+        """Whether so much may be used now."""
+        return self.level(now_s) >= min(amount, self.limit)
+
+    def take(self, amount: float, now_s: float) -> None:
+        """It is used. A negative amount gives back what was taken too much."""
+        self._level = min(float(self.limit), self.level(now_s) - amount)
+        self.taken += amount
+
+    def wait_s(self, amount: float, now_s: float) -> float:
+        """When it will have so much."""
+        missing = min(amount, self.limit) - self.level(now_s)
+        return max(0.0, missing * self.period_s / self.limit)
+
+    def resume(self, used: float, now_s: float) -> None:
+        """So much was used before this process began."""
+        self._level = self.level(now_s) - used
+
+    def resize(self, limit: int, now_s: float) -> None:
+        """Take another limit. The same share of it is left."""
+        self._level = self.level(now_s) * limit / self.limit
+        self.limit = limit
+
 
 MINUTE_S: Final = 60.0
 DAY_S: Final = 86_400.0
@@ -43,8 +91,6 @@ class OverBudget(Exception):
 
 class Budget:
     """The buckets of one tenant. `requests` and `tokens` are by the names of their limits."""
-
-    __slots__ = ("_looked_s", "concurrent", "requests", "running", "tokens")
 
     def __init__(self, limits: Limits, now_s: float) -> None:
         self.requests: dict[str, Bucket] = {}
@@ -94,7 +140,6 @@ class Budget:
             bucket.take(tokens, now_s)
 
     def _look(self, now_s: float) -> None:
-        """Charge running requests for what they got beyond what was reserved."""
         if now_s - self._looked_s < LOOK_S or not self.tokens:
             return
         self._looked_s = now_s

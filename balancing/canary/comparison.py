@@ -7,8 +7,7 @@ depends on how many requests it has and how old it is, never on how they ended.
 from math import exp, log
 from typing import Final
 
-from penstock.balancing.canary.ended import Ended
-from penstock.balancing.canary.metrics import Metric
+from penstock.balancing.canary.metrics import Ended, Metric
 from penstock.balancing.canary.sequential import (
     COMMON_BETS,
     COMMON_HARMLESS_BETS,
@@ -88,20 +87,6 @@ FAILED_MAX: Final = 64
 class Comparison:
     """What is known of one metric since the step began."""
 
-    __slots__ = (
-        "_cells",
-        "_chance",
-        "_failed",
-        "_ratio_logs",
-        "_usual",
-        "canary",
-        "harmless",
-        "metric",
-        "seen",
-        "stable",
-        "worse",
-    )
-
     def __init__(self, metric: Metric, chance: float, usual: ByKind) -> None:
         """`chance`: of a false alarm in this step, all metrics together. `usual`: what is late,
         by the kind of request; it outlives steps."""
@@ -178,7 +163,6 @@ class Comparison:
         return False
 
     def _put(self, cell: Cell, ended: Ended, group: int, value: float) -> None:
-        """Count it in its cell, for both questions."""
         metric, late = self.metric, cell.late_log
         margin = allowed = 0.0
         if metric.timed and ended.canary:

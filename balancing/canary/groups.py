@@ -23,8 +23,6 @@ BITS: Final = 8_192
 class Groups:
     """Which group a client is in."""
 
-    __slots__ = ("_first",)
-
     def __init__(self) -> None:
         self._first: dict[str, int] = {}
 
@@ -50,8 +48,6 @@ class FreshKeys:
     A key whose bit is taken is not fresh: that loses evidence and never makes any. A client that
     makes up keys uses up the bits of its group.
     """
-
-    __slots__ = ("_bits",)
 
     def __init__(self, bits: bytes = bytes(GROUPS * BITS // 8)) -> None:
         self._bits = bytearray(bits)

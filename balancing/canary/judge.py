@@ -8,9 +8,8 @@ from collections import defaultdict
 from typing import Final
 
 from penstock.balancing.canary.comparison import Comparison
-from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.groups import GROUPS, Groups
-from penstock.balancing.canary.metrics import Metric, size_of
+from penstock.balancing.canary.metrics import Ended, Metric, size_of
 from penstock.balancing.canary.usual import ByKind, Usual, Waits
 
 SHARE_MAX: Final = 0.25
@@ -24,8 +23,6 @@ SEEN_MIN: Final = 0.02
 class Habits:
     """What outlives a step: the groups of clients, and what is late, by metric and kind."""
 
-    __slots__ = ("groups", "usual", "waits")
-
     def __init__(self) -> None:
         self.groups = Groups()
         self.usual: defaultdict[str, ByKind] = defaultdict(lambda: ByKind(Usual))
@@ -34,8 +31,6 @@ class Habits:
 
 class _Counted:
     """How many of one version's requests were counted, by group."""
-
-    __slots__ = ("by_group", "number")
 
     def __init__(self) -> None:
         self.by_group = [0] * GROUPS
@@ -54,17 +49,6 @@ class _Counted:
 class Judge:
     """The comparisons of one step."""
 
-    __slots__ = (
-        "_alone",
-        "_found",
-        "_habits",
-        "_lacking",
-        "_requests_min",
-        "canary",
-        "comparisons",
-        "stable",
-    )
-
     def __init__(
         self,
         metrics: list[Metric],
@@ -80,7 +64,6 @@ class Judge:
         self._requests_min = requests_min
         self._alone = alone
         self._found: Comparison | None = None
-        self._lacking = 0  # which comparison is waited for
         self.canary = _Counted()
         self.stable = _Counted()
 
@@ -105,8 +88,8 @@ class Judge:
         It may be asked at any time, and as often as one likes.
         """
         for each in self.comparisons:
-            if each.advance(now_s):
-                self._weigh(each)
+            if each.advance(now_s) and self._found is None and each.is_worse(alone=self._alone):
+                self._found = each
         return self._found.words() if self._found is not None else ""
 
     def lack(self) -> str:
@@ -114,11 +97,10 @@ class Judge:
         if self.canary.number < self._requests_min:
             of = f"{self.canary.number:,} of {self._requests_min:,}"
             return f"too few requests to the new version: {of}"
-        # What lacked at the last look probably lacks still: all the others need no look then.
-        ahead = self.comparisons[self._lacking :] + self.comparisons[: self._lacking]
-        for each in ahead:
-            if not self._is_harmless(each):
-                self._lacking = self.comparisons.index(each)
+        for each in self.comparisons:
+            if each.seen >= SEEN_MIN * self.stable.number and not each.is_harmless(
+                alone=self._alone
+            ):
                 return self._words(each)
         return ""
 
@@ -126,17 +108,7 @@ class Judge:
         """All figures."""
         return "; ".join([each.words() for each in self.comparisons])
 
-    def _weigh(self, each: Comparison) -> None:
-        if self._found is None and each.is_worse(alone=self._alone):
-            self._found = each
-
-    def _is_harmless(self, each: Comparison) -> bool:
-        if each.seen < SEEN_MIN * self.stable.number:
-            return True
-        return each.is_harmless(alone=self._alone)
-
     def _words(self, each: Comparison) -> str:
-        """Why one comparison does not allow the next step."""
         if not each.canary[0]:
             return f"no requests of both versions to compare {each.metric.name} by"
         if not self._alone and each.is_worse(alone=True):

@@ -1,18 +1,16 @@
 """A new backend beside its peers: one that was added to a running pool, or is another engine now.
 
 It is judged as a canary is, by its requests against those of its peers over the same time. Which
-backend gets a request is no lot: that depends on the prompt, the load, sessions and caches. So only
-what a backend does wrong is compared, by size of prompt: failures before the first token, and
-answers that break off. Its speed is not: its cache is cold, its hardware may be another kind, and
-the policies measure speeds. Nor are refusals and empty answers, which a client may aim at it.
+backend gets a request is no lot, so only what it does wrong is compared, by size of prompt:
+failures before the first token, and answers that break off. Not its speed, which the policies
+measure, nor refusals and empty answers, which a client may aim at it.
 """
 
 from enum import Enum
 from typing import Final, NamedTuple
 
-from penstock.balancing.canary.ended import Ended
 from penstock.balancing.canary.judge import Habits, Judge
-from penstock.balancing.canary.metrics import metrics_of
+from penstock.balancing.canary.metrics import Ended, metrics_of
 from penstock.conf.canary import JudgeSettings
 
 # That a backend which is like its peers is taken out. Backends come back more often than versions.
@@ -44,8 +42,6 @@ class Found(NamedTuple):
 
 class Newcomer:
     """One backend that is new in its pool."""
-
-    __slots__ = ("_first_s", "_judge", "requests")
 
     def __init__(self, *, alone: bool = False) -> None:
         """`alone`: what one client's requests show is enough."""

@@ -43,14 +43,10 @@ RISK_MAX: Final = 0.9
 # Where the evidence is kept of which no group of the stable's is left out.
 NOBODY: Final = GROUPS
 ALL: Final = range(GROUPS + 1)
-# What is the same for all of these: cells in which no request was bad, as most are.
-SHARED: Final = GROUPS + 1
 
 
 class Worse:
     """Evidence that the canary is worse."""
-
-    __slots__ = ("_bets", "_logs", "_margin", "_slack", "_strict")
 
     def __init__(self, bets: Sequence[float], slack: float, margin: float, *, strict: bool) -> None:
         """`slack`, `margin`: r, but for fresh requests, and m. `strict`: whichever group of the
@@ -65,16 +61,11 @@ class Worse:
 
     def add(self, canary: Tally, stable: Tally, *, fresh: bool = False) -> None:
         """One more cell. `fresh`: all requests came by lot (`groups.py`), so r is 0."""
-        n, bad = _sums(canary)
+        n, _ = _sums(canary)
         times = 1.0 if fresh else 1.0 + self._slack
         without = _without_each(stable)
-        clean = not bad and not without[NOBODY][1]
         for bet, logs in zip(self._bets, self._logs, strict=True):
-            if clean:  # the largest bet of all costs the most
-                a = min(bet, RISK_MAX * without[NOBODY][0] / (n * times))
-                _count(logs[SHARED], canary, 0.0, -a * self._margin)
-                continue
-            for row, (number, its_bad) in zip(logs, without, strict=False):
+            for row, (number, its_bad) in zip(logs, without, strict=True):
                 if number:
                     a = min(bet, RISK_MAX * number / (n * times))
                     each = its_bad * log1p(-a * n * times / number) / n - a * self._margin
@@ -83,18 +74,18 @@ class Worse:
     @property
     def plain_evidence(self) -> float:
         """The logarithm of the e-value of all requests."""
-        return _mean([sum(_row(logs, NOBODY)) for logs in self._logs])
+        return _mean([sum(logs[NOBODY]) for logs in self._logs])
 
     @property
     def evidence(self) -> float:
         """The same, though one client of the stable's may hide it, or make it up."""
-        return self._over_stable([_mean([sum(_row(logs, i)) for logs in self._logs]) for i in ALL])
+        return self._over_stable([_mean([sum(logs[i]) for logs in self._logs]) for i in ALL])
 
     @property
     def common_evidence(self) -> float:
         """That without the loudest group, which one client may have made so."""
         return self._over_stable(
-            [_mean([_without_loudest(_row(logs, i)) for logs in self._logs]) for i in ALL]
+            [_mean([_without_loudest(logs[i]) for logs in self._logs]) for i in ALL]
         )
 
     def _over_stable(self, found: list[float]) -> float:
@@ -105,8 +96,6 @@ class Worse:
 class Harmless:
     """Evidence that the canary is not worse by more than the margin."""
 
-    __slots__ = ("_bets", "_logs", "_margin")
-
     def __init__(self, bets: Sequence[float], margin: float) -> None:
         """`margin`: M."""
         self._bets = tuple(bets)
@@ -115,14 +104,10 @@ class Harmless:
 
     def add(self, canary: Tally, stable: Tally) -> None:
         """One more cell."""
-        n, bad = _sums(canary)
+        n, _ = _sums(canary)
         without = _without_each(stable)
-        clean = not bad and not without[NOBODY][1]
         for b, logs in zip(self._bets, self._logs, strict=True):
-            if clean:
-                _count(logs[SHARED], canary, 0.0, b * self._margin)
-                continue
-            for row, (number, its_bad) in zip(logs, without, strict=False):
+            for row, (number, its_bad) in zip(logs, without, strict=True):
                 # Without any of the stable's, p is at least M all the same.
                 of_stable = its_bad * log1p(n * b / number) / n if number else 0.0
                 _count(row, canary, log1p(-b), of_stable + b * self._margin)
@@ -130,32 +115,23 @@ class Harmless:
     @property
     def plain_evidence(self) -> float:
         """The logarithm of the e-value of all requests."""
-        return _mean([sum(_row(logs, NOBODY)) for logs in self._logs])
+        return _mean([sum(logs[NOBODY]) for logs in self._logs])
 
     @property
     def common_evidence(self) -> float:
         """The same without the group that is the most in favour, and with a chance for each that
         it accuses falsely."""
         return min(
-            [
-                _mean([_without_extremes(_row(logs, i)) for logs in self._logs])
-                for i in range(GROUPS)
-            ]
+            [_mean([_without_extremes(logs[i]) for logs in self._logs]) for i in range(GROUPS)]
         )
 
 
 def _logs(bets: int) -> list[list[list[float]]]:
     """For each bet, each group of the stable's that is left out, and each of the canary's."""
-    return [[[0.0] * GROUPS for _ in range(GROUPS + 2)] for _ in range(bets)]
-
-
-def _row(logs: Sequence[Sequence[float]], left_out: int) -> list[float]:
-    """For each group of the canary's, when one of the stable's is left out."""
-    return [own + shared for own, shared in zip(logs[left_out], logs[SHARED], strict=True)]
+    return [[[0.0] * GROUPS for _ in ALL] for _ in range(bets)]
 
 
 def _sums(tally: Tally) -> tuple[int, int]:
-    """All requests, and all bad ones."""
     number = sum([requests for requests, _ in tally.values()])
     return number, sum([bad for _, bad in tally.values()])
 
@@ -187,7 +163,6 @@ def _without_extremes(logs: Sequence[float]) -> float:
 
 
 def _mean(logs: Sequence[float]) -> float:
-    """The logarithm of the mean of what these are logarithms of."""
     most = max(logs)
     if most == -inf:
         return most

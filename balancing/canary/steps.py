@@ -13,10 +13,9 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.groups import GROUPS, FreshKeys
 from penstock.balancing.canary.judge import Habits, Judge
-from penstock.balancing.canary.metrics import metrics_of, size_of
+from penstock.balancing.canary.metrics import Ended, Ending, metrics_of, size_of
 from penstock.balancing.canary.usual import FAR_S, is_watched
 from penstock.balancing.lease import Lease
 from penstock.conf.canary import CanarySettings
@@ -138,24 +137,6 @@ class Draw:
 
 class Canary:
     """The canary of one route."""
-
-    __slots__ = (
-        "_fresh",
-        "_habits",
-        "_sent_groups",
-        "_sent_s",
-        "_served",
-        "_stable_served",
-        "_tries",
-        "_unserved",
-        "_waiting",
-        "judge",
-        "settings",
-        "since_s",
-        "stage",
-        "step",
-        "why",
-    )
 
     def __init__(self, settings: CanarySettings, now_s: float) -> None:
         self.settings = settings

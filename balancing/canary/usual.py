@@ -5,10 +5,9 @@ followed by steps (Robbins and Monro, 1951), in logarithms, so no samples are ke
 forgotten. It need not be exact: both versions are held against the same number, and it is fixed
 before the requests that are compared.
 
-An engine that hangs answers nothing, so its requests end when their clients leave, or minutes
-later. Their waits are compared with the stable version's, by size of prompt but not by load: for
-requests that hang are a load themselves. A long plain answer that is served in the end waits so,
-too, with either version. So such waits are no errors: how many there are is compared by itself.
+Requests at an engine that hangs end when their clients leave, or minutes later. Their waits are
+compared by size of prompt, not by load: those that hang are a load themselves. A long plain answer
+waits so, too, with either version: so how many such waits there are is compared by itself.
 """
 
 from collections import defaultdict
@@ -66,8 +65,6 @@ def is_watched(ask: Ask) -> bool:
 
 class Waits:
     """How long the stable version lets requests wait for an answer, by their kind."""
-
-    __slots__ = ("_usual",)
 
     def __init__(self) -> None:
         self._usual = ByKind(Usual)

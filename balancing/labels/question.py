@@ -128,7 +128,6 @@ def _text_of(content: bytes) -> str:
 
 
 def _cut(text: str, text_bytes: int) -> str:
-    """The text, or its two ends."""
     encoded = text.encode()
     if len(encoded) <= text_bytes:
         return text

@@ -40,8 +40,6 @@ class Failed(NamedTuple):
 class Blame:
     """Where each client and each kind of request failed lately, the latest last."""
 
-    __slots__ = ("_failed",)
-
     def __init__(self) -> None:
         self._failed: dict[str, dict[str, Failed]] = {}  # by client or kind, then by backend
 

@@ -5,8 +5,7 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.outliers.penalties import Cause
-from penstock.balancing.outliers.refusals import GROUPS, group_of
+from penstock.balancing.outliers.penalties import GROUPS, Cause, group_of
 
 # How long a backend is left alone that has too much to do and does not say for how long.
 BUSY_S: Final = 1.0

@@ -1,18 +1,21 @@
-"""Policies by the name that the configuration gives them, one file each."""
+"""Policies by the name that the configuration gives them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.policies.least_requests import LeastRequests
 from penstock.balancing.policies.least_tokens import LeastTokens
-from penstock.balancing.policies.peak_ewma import PeakEwmaLatency
 from penstock.balancing.policies.policy import Policy
-from penstock.balancing.policies.power_of_two import PowerOfTwo
-from penstock.balancing.policies.random_choice import RandomChoice, WeightedRandom
-from penstock.balancing.policies.round_robin import RoundRobin
 from penstock.balancing.policies.session import Session
+from penstock.balancing.policies.simple import (
+    LeastRequests,
+    PeakEwmaLatency,
+    PowerOfTwo,
+    RandomChoice,
+    RoundRobin,
+    WeightedRandom,
+)
 from penstock.balancing.policies.token_cost import TokenCost
 
 
@@ -31,14 +34,6 @@ def _alone(make: Callable[[], Policy]) -> Make:
     return made
 
 
-def _session(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
-    return Session(backends)
-
-
-def _token_cost(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
-    return TokenCost(strict=strict)
-
-
 POLICIES: Final[Mapping[str, Make]] = MappingProxyType(
     {
         "round_robin": _alone(RoundRobin),
@@ -48,7 +43,7 @@ POLICIES: Final[Mapping[str, Make]] = MappingProxyType(
         "power_of_two": _alone(PowerOfTwo),
         "peak_ewma": _alone(PeakEwmaLatency),
         "least_tokens": _alone(LeastTokens),
-        "session": _session,
-        "token_cost": _token_cost,
+        "session": lambda backends, *, strict=False: Session(backends),
+        "token_cost": lambda backends, *, strict=False: TokenCost(strict=strict),
     }
 )

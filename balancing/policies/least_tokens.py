@@ -10,40 +10,32 @@ Weights scale: a backend of weight 2 may hold twice the tokens.
 """
 
 from collections.abc import Sequence
-from random import Random
 from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.policies.policy import Explanation, SimplePolicy, all_cheapest, cheapest
+from penstock.balancing.policies.policy import LeastPolicy
 
 HELD_TOKEN_SHARE: Final = 1 / 64
 STREAM_TOKENS: Final = 128
 
 
-class LeastTokens(SimplePolicy):
+class LeastTokens(LeastPolicy):
     """Counts tokens and measures nothing."""
 
-    def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
-        return cheapest(fit, _costs(fit, ask, now_s), rng)
+    def weigh(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[float]:
+        prompt_tokens, client = ask.prompt_tokens * ask.likely, ask.client
+        return [
+            (
+                backend.waiting_tokens(now_s)
+                + backend.penalty_tokens(now_s, client)
+                + backend.active_decode_tokens * HELD_TOKEN_SHARE
+                + (backend.streams + backend.hidden_requests(now_s)) * STREAM_TOKENS
+                + prompt_tokens
+            )
+            / backend.weight
+            for backend in fit
+        ]
 
     def costs(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Sequence[float]:
-        return _costs(fit, ask, now_s)
-
-    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
-        return all_cheapest(fit, _costs(fit, ask, now_s))
-
-
-def _costs(fit: Sequence[Backend], ask: Ask, now_s: float) -> list[float]:
-    prompt_tokens, client = ask.prompt_tokens * ask.likely, ask.client
-    return [
-        (
-            backend.waiting_tokens(now_s)
-            + backend.penalty_tokens(now_s, client)
-            + backend.active_decode_tokens * HELD_TOKEN_SHARE
-            + (backend.streams + backend.hidden_requests(now_s)) * STREAM_TOKENS
-            + prompt_tokens
-        )
-        / backend.weight
-        for backend in fit
-    ]
+        return self.weigh(fit, ask, now_s)

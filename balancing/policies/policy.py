@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.session_homes import SessionHomes
+from penstock.balancing.fair_table import KeyTable
 
 
 class Part(NamedTuple):
@@ -41,8 +41,8 @@ class Policy(Protocol):
     costs_seconds: ClassVar[bool]  # what `costs` returns are seconds
 
     @property
-    def homes(self) -> SessionHomes | None:
-        """Where sessions were, if it remembers that."""
+    def homes(self) -> KeyTable[str] | None:
+        """The backend of each session's last turn, if it remembers that."""
         ...
 
     def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
@@ -92,7 +92,7 @@ class SimplePolicy:
     costs_seconds: ClassVar[bool] = False
 
     @property
-    def homes(self) -> SessionHomes | None:
+    def homes(self) -> KeyTable[str] | None:
         return None
 
     def home(self, ask: Ask) -> str | None:
@@ -134,3 +134,16 @@ def all_cheapest(fit: Sequence[Backend], costs: Sequence[float]) -> Explanation:
     lowest = min(costs)
     best = [backend for backend, cost in zip(fit, costs, strict=True) if cost == lowest]
     return Explanation(best, [Part()] * len(fit))
+
+
+class LeastPolicy(SimplePolicy):
+    """Takes a backend of which there is least: of what `weigh` says, one number for each."""
+
+    def weigh(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> list[float]:
+        raise NotImplementedError
+
+    def choose(self, fit: Sequence[Backend], ask: Ask, now_s: float, rng: Random) -> Backend:
+        return cheapest(fit, self.weigh(fit, ask, now_s), rng)
+
+    def explain(self, fit: Sequence[Backend], ask: Ask, now_s: float) -> Explanation:
+        return all_cheapest(fit, self.weigh(fit, ask, now_s))

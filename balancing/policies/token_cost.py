@@ -32,9 +32,9 @@ from typing import ClassVar, Final, NamedTuple
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.fair_table import KeyTable
 from penstock.balancing.output_length import NAME_MAX
 from penstock.balancing.policies.policy import Explanation, Part, Policy
-from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.speed.compare import ORDINARY_S, Speeds, compare
 from penstock.balancing.speed.estimates import (
     PRIOR_HELD_TOKEN_S,
@@ -50,6 +50,7 @@ FADE: Final = 0.99
 COMPARE: Final = 17
 # A backend counts as gone when it was in no comparison for so many choices.
 FORGET: Final = 2_000
+SESSIONS_MAX: Final = 65_536
 # How much more than the least cost a session's home may cost, as a share.
 STAYS: Final = 0.02
 # How much more than the cheapest a strict session's home may cost: twice the time to first token
@@ -145,10 +146,12 @@ class TokenCost:
         self._count = 1.0
         self._prefills_s = ORDINARY_S
         self._waiting = 0.0
-        self._homes = SessionHomes()
+        # The backend of each session's last turn. The text of prompts tells what a cache holds, so
+        # this decides only between backends that cost about the same, or where sessions must stay.
+        self._homes: KeyTable[str] = KeyTable(SESSIONS_MAX)
 
     @property
-    def homes(self) -> SessionHomes:
+    def homes(self) -> KeyTable[str]:
         return self._homes
 
     def home(self, ask: Ask) -> str | None:
@@ -261,7 +264,6 @@ class TokenCost:
         self._speeds = compare(list(self._seen), self._prefills_s / self._count, now_s)
 
     def _learn(self, fit: Sequence[Backend], costs: Sequence[Cost]) -> None:
-        """Count the request that is placed among the last hundred."""
         requests = streams = 0
         for backend in fit:
             requests += backend.requests_in_flight

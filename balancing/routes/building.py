@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.balancing.routes.conditions import Hours, Patterns, needs_of
-from penstock.balancing.routes.match import Match
-from penstock.balancing.routes.rule import Changes, Fallback, Mirror, Rule, Target
+from penstock.balancing.routes.decision import Changes, Fallback, Mirror, Rule, Target
+from penstock.balancing.routes.match import Hours, Match, Patterns
 from penstock.balancing.routes.split import Split, seed_of
 from penstock.balancing.routes.table import RouteTable
+from penstock.balancing.wants import needs_of
 from penstock.conf.route_match import HoursSettings, MatchSettings
 from penstock.conf.routes import CAUSES, RouteSettings, SetSettings
 from penstock.conf.zones import zone_named

@@ -1,15 +1,72 @@
-"""What is decided for one request: target, fall-backs, mirror, and its way."""
+"""One route, and what it decides for a request: target, fall-backs, mirror, and its way."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.balancing.canary.steps import Draw
+from penstock.balancing.routes.match import Match
 from penstock.balancing.routes.request import RouteRequest
-from penstock.balancing.routes.rule import Rule, Target
-from penstock.balancing.routes.split import length_of, place_of
+from penstock.balancing.routes.split import Split, length_of, place_of
 
-NO_FALLBACK: Final = -1
+
+class Target(NamedTuple):
+    """A pool, and the name of the model that it is sent. None: the one that was asked for."""
+
+    pool: str
+    model: str | None
+
+
+class Fallback(NamedTuple):
+    """A target that is tried for some causes, in place of one that could not serve."""
+
+    target: Target
+    causes: frozenset[str]
+
+
+class Mirror(NamedTuple):
+    """A target that gets a copy of a share of the requests. `seed`: of the hash that draws them.
+
+    `forward_authorization`: with the key of its client.
+    """
+
+    target: Target
+    share: float
+    seed: int
+    forward_authorization: bool = False
+
+
+class Changes(NamedTuple):
+    """What is changed in a request: headers, the length of its answer, members that it lacks.
+
+    `defaults` are JSON.
+    """
+
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    max_tokens: int | None = None
+    defaults: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Rule:
+    """A route. `refusal` is None unless it refuses its requests; it has no targets then.
+
+    `canary`: the last target is one, whose share changes. `changes`: None if there are none, which
+    costs nothing.
+    """
+
+    name: str
+    match: Match
+    targets: tuple[Target, ...]
+    split: Split | None
+    refusal: str | None = None
+    sticky: str = "session"
+    fallbacks: tuple[Fallback, ...] = ()
+    mirror: Mirror | None = None
+    changes: Changes | None = None
+    spill: bool = False
+    canary: bool = False
 
 
 class Decision:
@@ -32,18 +89,18 @@ class Decision:
         assert self.target is not None, "a refused request is sent nowhere"
         return self.target
 
-    def after(self, step: int, cause: str) -> int:
-        """The next step, if this one failed for this cause. NO_FALLBACK: there is none.
+    def steps(self, step: int, cause: str) -> list[int]:
+        """The steps after this one, if each of them fails for this cause.
 
-        Steps only go up, so there are at most as many as fall-backs. One that is the target itself
-        is passed over: a split may have another target for which it is meant.
+        A fall-back that is the target itself is passed over: a split may have another target for
+        which it is meant.
         """
-        fallbacks, target = self.rule.fallbacks, self.place(0)
-        for number in range(step, len(fallbacks)):
-            each = fallbacks[number]
-            if cause in each.causes and each.target != target:
-                return number + 1
-        return NO_FALLBACK
+        target = self.place(0)
+        return [
+            number
+            for number, each in enumerate(self.rule.fallbacks, 1)
+            if number > step and cause in each.causes and each.target != target
+        ]
 
 
 def decided(rule: Rule, request: RouteRequest) -> Decision:
@@ -119,22 +176,15 @@ class Way:
 
     def fallbacks(self, cause: str) -> list[Target]:
         """All fall-backs for this cause that are still to come."""
-        found: list[Target] = []
-        step = self._after(self.step, cause)
-        while step != NO_FALLBACK:
-            found.append(self.decision.place(step))
-            step = self._after(step, cause)
-        return found
+        return [self.decision.place(step) for step in self._steps(cause)]
 
     def fall_back(self, cause: str, to: Target) -> bool:
         """Turn to `to`. False: it is none of these."""
-        step = self._after(self.step, cause)
-        while step != NO_FALLBACK:
+        for step in self._steps(cause):
             if self.decision.place(step) is to:
                 self.step = step
                 return True
-            step = self._after(step, cause)
         return False
 
-    def _after(self, step: int, cause: str) -> int:
-        return NO_FALLBACK if self.stays else self.decision.after(step, cause)
+    def _steps(self, cause: str) -> list[int]:
+        return [] if self.stays else self.decision.steps(self.step, cause)

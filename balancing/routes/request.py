@@ -13,7 +13,7 @@ class RouteRequest:
     """One request. What no rule asks for may be left out (`RouteTable.reads`).
 
     `header` finds the value of a header by its name in lower case. `user`: as the body names it.
-    `needs`: bits of `needs.py`. `effort`: of reasoning, in the client's word. `label`: what the
+    `needs`: bits, as in `wants.py`. `effort`: of reasoning, in the client's word. `label`: what the
     classifier says, None without one. `now_s`: Unix time. `draw`: 64 random bits, for what has no
     key to be held by.
     """

@@ -44,8 +44,6 @@ def length_of(share: float) -> int:
 class Split:
     """The line of one route, for `weights` of which one is above 0."""
 
-    __slots__ = ("_ends", "_owners", "_seed")
-
     def __init__(self, route: str, weights: Sequence[float]) -> None:
         self._seed = seed_of(route)
         zones = _zones(weights)

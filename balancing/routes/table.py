@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.balancing.routes.conditions import named
-from penstock.balancing.routes.decision import Decision, decided
+from penstock.balancing.routes.decision import Decision, Rule, decided
 from penstock.balancing.routes.match import LABEL, MATCHES
 from penstock.balancing.routes.request import RouteRequest
-from penstock.balancing.routes.rule import Rule
 from penstock.balancing.routes.words import why_not
+from penstock.balancing.wants import named
 
 
 class Verdict(NamedTuple):
@@ -28,16 +27,6 @@ class RouteTable:
     further members that they may set. `adapters`:
     by pool and model, the paths of those that backends are asked to load.
     """
-
-    __slots__ = (
-        "_by_model",
-        "_by_tenant",
-        "_open",
-        "adapters",
-        "edits",
-        "reads",
-        "rules",
-    )
 
     def __init__(
         self,

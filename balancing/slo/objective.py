@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from penstock.balancing.slo.abandoned import VAIN_S
-from penstock.balancing.slo.sample import Outcome, Sample
+from penstock.balancing.slo.sample import VAIN_S, Outcome, Sample
 from penstock.balancing.slo.windows import Latencies, Ring, Windows
 from penstock.conf.slo import PercentileSettings, SloSettings
 
@@ -182,8 +181,6 @@ class Limit(NamedTuple):
 class Objective:
     """A goal with its counts. `nearest`: the limit that its state follows."""
 
-    __slots__ = ("_budget", "_rings", "goal", "nearest", "since_s", "state", "window_s", "windows")
-
     def __init__(self, goal: Goal, window_s: float, now_s: float) -> None:
         """`window_s`: the time of its budget. It has counts from `now_s` on."""
         self.goal = goal
@@ -286,6 +283,5 @@ class Objective:
 
 
 def _share_of(ring: Ring) -> float | None:
-    """The share of good requests. None without requests."""
     good, bad = ring.sums
     return good / (good + bad) if good + bad else None

@@ -1,11 +1,15 @@
 """What one request says about service levels: how it ended, and how fast it was.
 
 Whose fault an end is decides whether it counts. A client that asks for too much, leaves, or allows
-too little time uses up nobody's error budget, unless its whole pool answers nobody (`abandoned`).
+too little time uses up nobody's error budget, unless its whole pool answers nobody (`Abandoned`).
 """
 
 from enum import Enum
+from math import inf
 from typing import Final
+
+from penstock.balancing.ask import Ask
+from penstock.balancing.speed.estimates import prior_decode_s, prior_prefill_s, work_of
 
 # A proxy's or a backend's answers for lack of room, by the code of the error.
 _SHED: Final = frozenset({"overloaded", "context_too_long_now"})
@@ -99,3 +103,65 @@ class Sample:
         if unknown and self.outcome is not Outcome.SERVED and self.elapsed_s > target_s:
             return False
         return None
+
+
+# After this time at the earliest, if no target for first tokens is shorter.
+VAIN_S: Final = 2.0
+# A sound engine may be slower than the first guesses of speeds, and has other prompts, too.
+SLOWER: Final = 2.0
+# One client is believed alone after this time, if nobody's answer has begun in it.
+ALONE_S: Final = 30.0
+
+
+def begins_within_s(ask: Ask) -> float:
+    """A time in which an engine has begun to answer, by the first guesses of speeds.
+
+    Measured speeds would not do: an engine that hangs is measured as slow.
+    """
+    seconds = prior_prefill_s(
+        work_of(ask.prompt_tokens, ask.prompt_tokens / ask.prompts, ask.prompts)
+    )
+    if ask.generates and not ask.stream:  # a plain answer begins when it is computed
+        seconds += (ask.max_tokens or ask.output_tokens) * prior_decode_s(0.0)
+    return SLOWER * seconds
+
+
+class _Pool:
+    """Who left with nothing since the last answer began: the first of them has waited since
+    `since_s`, and `clients` are one or two that differ."""
+
+    def __init__(self) -> None:
+        self.clients: set[str] = set()
+        self.since_s = inf
+
+
+class Abandoned:
+    """Who left with nothing, by pool: when that counts as not served.
+
+    In an outage all clients leave before penstock's limits end their requests. They also leave for
+    reasons of their own. So it counts only while the whole pool begins no answer, after a time in
+    which a sound engine begins this one, and for more than one client, or for long.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[str, _Pool] = {}
+
+    def counts(
+        self, pool: str, client: str, since_s: float, now_s: float, answered_s: float
+    ) -> bool:
+        """Whether it counts that this client has left with nothing, after a wait since then.
+
+        `answered_s`: when an answer began last in this pool.
+        """
+        known = self._pools.get(pool)
+        if known is None or answered_s >= known.since_s:
+            known = self._pools[pool] = _Pool()
+        known.since_s = min(known.since_s, since_s)
+        if len(known.clients) < 2:
+            known.clients.add(client)
+        return len(known.clients) > 1 or now_s - known.since_s >= ALONE_S
+
+    def keep(self, pools: set[str]) -> None:
+        """Forget all other pools."""
+        for gone in self._pools.keys() - pools:
+            del self._pools[gone]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
 
-from penstock.balancing.slo.abandoned import Abandoned
 from penstock.balancing.slo.objective import (
     CALM_BELOW,
     CRITICAL_ABOVE,
@@ -21,7 +20,7 @@ from penstock.balancing.slo.objective import (
     goals_of,
     targets_of,
 )
-from penstock.balancing.slo.sample import Outcome, Sample
+from penstock.balancing.slo.sample import Abandoned, Outcome, Sample
 from penstock.balancing.slo.windows import Latencies, bounds_of
 from penstock.conf.settings import Settings
 from penstock.conf.slo import SloSettings
@@ -71,8 +70,6 @@ def because(objective: Objective, latencies: Latencies | None, now_s: float) -> 
 
 class Slo:
     """One entry of the configuration. `pool`, `service_class`: None for all."""
-
-    __slots__ = ("_longest_s", "latencies", "objectives", "pool", "service_class", "window_s")
 
     def __init__(self, settings: SloSettings, now_s: float, before: "Slo | None" = None) -> None:
         """`before`: the entry for the same pool and class. What both have keeps its counts."""
@@ -133,8 +130,6 @@ Key = tuple[str | None, str | None]
 
 class Slos:
     """All entries of `slo`. `any`: whether there are some."""
-
-    __slots__ = ("_now", "_slos", "abandoned", "any", "patience_s")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

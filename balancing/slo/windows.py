@@ -27,8 +27,6 @@ MARKS: Final = (0.7, 0.8, 0.9, 1.0)
 class Ring:
     """One window of several counts. `sums`: of all its slots, by number of the count."""
 
-    __slots__ = ("_counts", "_slot", "_slots", "slot_s", "sums")
-
     def __init__(self, slot_s: int, slots: int, counts: int) -> None:
         self.slot_s = slot_s
         self.sums = [0] * counts
@@ -62,8 +60,6 @@ class Ring:
 
 class Windows:
     """Good and bad requests over several windows, and since the start (`good`, `bad`)."""
-
-    __slots__ = ("_cell", "_new_bad", "_new_good", "bad", "good", "rings")
 
     def __init__(self, spans_s: tuple[float, ...], now_s: float) -> None:
         """Spans are rounded up to 60 slots of whole cells."""
@@ -107,8 +103,6 @@ class Latencies:
     A percentile is told as the upper bound of its bucket: never too low, at most 25 % too high.
     Whether it is above a target is exact.
     """
-
-    __slots__ = ("_ring", "bounds_s")
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         self.bounds_s = bounds_s

@@ -78,7 +78,7 @@ ALIKE: Final = Pace()
 def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Speeds:
     """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes."""
     measured = [each for each in backends if each.measured(now_s)]
-    slow = _slow(measured, _prefills)
+    slow = _slow(measured, lambda each: each.prefill_speed.recent)
     known = [
         each
         for each in _generating(measured)
@@ -91,7 +91,7 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     work = ordinary_s / mean_s
     prefill = _grouped(known, [each.prefill_speed.expect_s(work) for each in known]) | slow
 
-    slow = _slow(measured, _decodes)
+    slow = _slow(measured, lambda each: each.decode_speed.recent)
     known = _believable(
         [each for each in measured if each.decode_speed.weight >= WEIGHT_MIN and each not in slow]
     )
@@ -142,14 +142,6 @@ def _over_others(paces: list[float], place: int) -> float:
     """The pace at this place over the median of the others. 1.0 if there are none."""
     others = paces[:place] + paces[place + 1 :]
     return paces[place] / median(others) if others else 1.0
-
-
-def _prefills(backend: Backend) -> RecentPace:
-    return backend.prefill_speed.recent
-
-
-def _decodes(backend: Backend) -> RecentPace:
-    return backend.decode_speed.recent
 
 
 def _told(

@@ -1,15 +1,14 @@
 """How fast a backend prefills and decodes, learnt from its answers.
 
 Each has two costs that are fitted to the last two hundred or so samples of each client
-(`fair_fit`), and the pace of the last few answers (`recent_pace`), which tells at once when the
+(`FairFit`), and the pace of the last few answers (`recent_pace`), which tells at once when the
 speed changes. Answers far slower than usual teach nothing.
 """
 
 from math import exp
 from typing import Final
 
-from penstock.balancing.speed.fair_fit import FairFit
-from penstock.balancing.speed.least_squares import Pair
+from penstock.balancing.speed.least_squares import FairFit, LeastSquares, Pair
 from penstock.balancing.speed.recent_pace import RecentPace
 
 # Attention to this many tokens costs as much as all other work for a token: 40,700 for a 70B model
@@ -62,12 +61,16 @@ def prior_decode_s(held_tokens: float) -> float:
 class _Speed:
     """The fit of two costs, and the pace of the last few answers."""
 
-    __slots__ = ("_fit", "recent")
-
     def __init__(self, prior: Pair, surprise_max: float) -> None:
         self.recent = RecentPace()
         trust = TRUST / (prior[0] * prior[0]), TRUST / (prior[1] * prior[1])
-        self._fit = FairFit(prior, trust, fade=FADE, surprise_max=surprise_max, least=1e-6)
+        self._fit = FairFit(
+            prior,
+            FADE,
+            lambda: LeastSquares(
+                prior, trust, fade=FADE, surprise_max=surprise_max, least=1e-6, keep=FADE
+            ),
+        )
 
     @property
     def samples(self) -> int:
@@ -92,8 +95,6 @@ class PrefillSpeed(_Speed):
     first token. With one number only, prompts that are nearly all in the cache would make a fast
     engine look slow.
     """
-
-    __slots__ = ("work_s",)
 
     def __init__(self) -> None:
         self.work_s = 1.0 / PRIOR_WORK_PER_S
@@ -139,8 +140,6 @@ class DecodeSpeed(_Speed):
     took n steps and the prefill that was done meanwhile. The measured prefill speed tells the time
     for prefill. The rest, divided by n, is fitted to (1, K).
     """
-
-    __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__((PRIOR_STEP_S, PRIOR_HELD_TOKEN_S), DECODE_SURPRISE_MAX)
@@ -207,8 +206,6 @@ class DecodeSpeed(_Speed):
 
 class PeakEwma:
     """Time to first token that rises at once and decays: Finagle's Peak EWMA."""
-
-    __slots__ = ("at_s", "value_s")
 
     def __init__(self) -> None:
         self.value_s = 0.0

@@ -36,8 +36,6 @@ OWN_MAX: Final = 4
 class RecentPace:
     """The last few answers: seconds, divided by those of an engine as fast as the prior."""
 
-    __slots__ = ("_clients", "_ratios")
-
     def __init__(self) -> None:
         self._ratios: list[float] = []
         self._clients: list[str] = []  # the clients, in the same order

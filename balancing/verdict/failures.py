@@ -73,12 +73,10 @@ def all_fail(scene: Scene, backends: list[Seen]) -> Finding | None:
 
 
 def _many(scene: Scene, share: float) -> bool:
-    """Whether so many of all attempts failed, and more than a few."""
     return scene.failures >= max(FAILURES_MIN, share * scene.requests)
 
 
 def _fails(seen: Seen) -> bool:
-    """Whether most of what it got failed."""
     return seen.failures >= max(FAILURES_MIN, MOST * seen.requests)
 
 

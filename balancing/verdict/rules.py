@@ -229,7 +229,6 @@ def _unread(scene: Scene) -> Finding | None:
 
 
 def _limited(scene: Scene) -> Finding | None:
-    """A limit keeps them waiting: `max_requests`, one of the backends' own, or many choices."""
     if not scene.waits or scene.share(*_LIMITS) < MOST:
         return None
     worst = max(_LIMITS, key=lambda each: scene.lacks[each])
@@ -333,7 +332,6 @@ def _others_first(scene: Scene) -> Finding | None:
 
 
 def _refusing(scene: Scene) -> Finding | None:
-    """Backends refuse requests for load most of the time."""
     refusing = [each for each in scene.serving if each.left_alone >= MOST]
     if not refusing:
         return None
@@ -342,7 +340,6 @@ def _refusing(scene: Scene) -> Finding | None:
 
 
 def _demand(scene: Scene) -> Finding | None:
-    """Requests are refused, and nothing else explains it."""
     if scene.window.refused < REFUSALS_MIN:
         return None
     return Finding(Kind.DEMAND, figures={"refused": float(scene.window.refused)} | _queue(scene))

@@ -292,7 +292,6 @@ def _parts(finding: Finding) -> dict[str, object]:
 
 
 def _queue(finding: Finding) -> str:
-    """How many wait, and for how long."""
     waiting, wait_s = finding.figures.get("waiting", 0.0), finding.figures.get("wait_s", 0.0)
     if waiting >= 1.5:
         return f"{waiting:.0f} requests wait, the first for {wait_s:.1f} s"

@@ -12,7 +12,7 @@ from math import pi, sin
 from random import Random
 from typing import Final
 
-from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.metrics import Ended, Ending
 from penstock.balancing.canary.newcomer import Newcomer
 from penstock.balancing.canary.newcomer import Outcome as Became
 from penstock.balancing.canary.steps import Canary, Event, Stage

@@ -22,7 +22,7 @@ from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.policies.policy import Policy
-from penstock.balancing.slow_start import SlowStart
+from penstock.balancing.starts import SlowStart
 from penstock.bench.baselines import Baseline, View
 from penstock.bench.routing.outcome import Outcome
 from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, block_hashes

@@ -23,9 +23,8 @@ from penstock.balancing.policies.policy import Policy
 from penstock.balancing.policies.token_cost import TokenCost
 from penstock.balancing.pool_costs import PoolCosts
 from penstock.balancing.routes.building import table_of
-from penstock.balancing.routes.decision import spilled
+from penstock.balancing.routes.decision import Target, spilled
 from penstock.balancing.routes.request import RouteRequest
-from penstock.balancing.routes.rule import Target
 from penstock.bench.arguments import count, listed, option, options_of_runs, positive, share
 from penstock.bench.peers.cell import Sample, faults, replay
 from penstock.bench.peers.fleet import Fleet as Servers

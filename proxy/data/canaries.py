@@ -12,7 +12,7 @@ from typing import Final
 from penstock.balancing.canary.steps import MOVES, Canary, Event, Stage
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.building import split_of
-from penstock.balancing.routes.rule import Rule
+from penstock.balancing.routes.decision import Rule
 from penstock.conf.canary import CanarySettings
 from penstock.conf.routes import RouteSettings
 from penstock.proxy.data.evidence import evidence_of

@@ -21,7 +21,7 @@ from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
-from penstock.balancing.routes.rule import Target
+from penstock.balancing.routes.decision import Target
 from penstock.proxy.data.adapters import WAIT_S, Waiter
 from penstock.proxy.data.degrading import Relieved, degrade
 from penstock.proxy.data.failover import NO_BACKENDS, Failover

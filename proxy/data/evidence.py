@@ -6,7 +6,7 @@ bound to one version, tells nothing.
 
 from typing import Final
 
-from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.metrics import Ended, Ending
 from penstock.balancing.canary.steps import Draw
 from penstock.balancing.canary.usual import is_watched
 from penstock.balancing.lease import Lease

@@ -14,7 +14,7 @@ from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.crashing_requests import Suspect, died_of_it, is_leaving
 from penstock.balancing.outliers.failures import BUSY_S
 from penstock.balancing.outliers.penalties import Cause
-from penstock.balancing.routes.rule import Target
+from penstock.balancing.routes.decision import Target
 from penstock.health.stall import hangs
 from penstock.proxy.data.own_headers import origin
 from penstock.proxy.data.plane import DataPlane

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from penstock.balancing.fleet import Fleet, Pool
-from penstock.balancing.routes.rule import Rule, Target
+from penstock.balancing.routes.decision import Rule, Target
 from penstock.balancing.routes.table import RouteTable
 from penstock.proxy.data.account import count, refused
 from penstock.proxy.data.answer import Answer

@@ -7,22 +7,22 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 from time import monotonic, time
+from typing import Any
 
 from penstock.balancing.adapters import AdapterLoads
 from penstock.balancing.admission.controller import Admission
 from penstock.balancing.admission.degradation import Degradation, highest_pressure
 from penstock.balancing.backend import Backend
+from penstock.balancing.fair_table import KeyTable
 from penstock.balancing.gate import Gate
 from penstock.balancing.gpu_floor import GpuFloor
-from penstock.balancing.kept_answers import KeptRoom
 from penstock.balancing.lease import Lease
+from penstock.balancing.load import KeptRoom
 from penstock.balancing.outliers.crashing_requests import Deaths, Poison
 from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.output_length import OutputLength
 from penstock.balancing.pool_costs import PoolCosts
 from penstock.balancing.reader import Reader
-from penstock.balancing.response_owners import ResponseOwners
-from penstock.balancing.session_homes import SessionHomes
 from penstock.balancing.slo.slo import Slos
 from penstock.balancing.tokens import TokenEstimator
 from penstock.proxy.data.adapters import Adapters, Load, cannot_load
@@ -242,7 +242,7 @@ class DataPlane:
         for backend in self.fleet.backends:
             backend.kept.room = self.kept
         homes = [pool.policy.homes for pool in self.fleet.pools]
-        self.tables: list[SessionHomes | ResponseOwners] = [self.gate.owners]
+        self.tables: list[KeyTable[Any]] = [self.gate.owners.table]
         self.tables += [each for each in homes if each is not None]
         for table in self.tables:
             table.limit(memory.entries(len(self.tables)))

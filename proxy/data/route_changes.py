@@ -4,12 +4,12 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.answer_cap import cap_edits, within
 from penstock.balancing.apis import GENERATE
 from penstock.balancing.ask import Ask
+from penstock.balancing.body_edits import cap_edits, within
 from penstock.balancing.places import span_of
 from penstock.balancing.reader import COUNT_MAX
-from penstock.balancing.routes.rule import Changes
+from penstock.balancing.routes.decision import Changes
 from penstock.proxy.data.reading import ADAPTER
 from penstock.proxy.data.request import Request
 from penstock.proxy.errors.client import FormWithoutModel

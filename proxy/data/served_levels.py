@@ -9,8 +9,7 @@ from math import inf
 
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.lease import Lease
-from penstock.balancing.slo.abandoned import begins_within_s
-from penstock.balancing.slo.sample import Outcome, Sample, outcome_of
+from penstock.balancing.slo.sample import Outcome, Sample, begins_within_s, outcome_of
 from penstock.proxy.data.budgets import taken
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.gpu_report import GpuReport
+from penstock.balancing.engine_report import GpuReport
 from penstock.health.probes import Answer, Connections
 from penstock.health.scrape import TooLarge, samples_of
 from penstock.proxy.data.configuration import Configuration

@@ -16,10 +16,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from time import thread_time
-from typing import Final
+from typing import Any, Final
 
-from penstock.balancing.response_owners import ResponseOwners
-from penstock.balancing.session_homes import SessionHomes
+from penstock.balancing.fair_table import KeyTable
 from penstock.proxy.data.plane import DataPlane
 
 logger = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class Pressure:
         self._resident = resident or resident_bytes
         self._trimmed_s = self._collected_s = 0.0
         self._counted_s = 0.0
-        self._to_halve: list[SessionHomes | ResponseOwners] = []
+        self._to_halve: list[KeyTable[Any]] = []
 
     async def watch(self) -> None:
         """Measure until cancelled."""

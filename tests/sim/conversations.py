@@ -22,8 +22,7 @@ from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Reason
 from penstock.balancing.policies.policy import Explanation, Part, Policy
-from penstock.balancing.policies.session import held_tokens
-from penstock.balancing.ring import Ring
+from penstock.balancing.policies.session import Ring, held_tokens
 
 BACKENDS: Final = 8
 TURNS: Final = 20

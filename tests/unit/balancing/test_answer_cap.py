@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.balancing.answer_cap import answer_limits, cap_edits, within
 from penstock.balancing.apis import api_of
+from penstock.balancing.body_edits import answer_limits, cap_edits, within
 from penstock.balancing.fields import Fields
 from penstock.balancing.forms import MalformedAsk
 

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.cold_start import ColdStart
 from penstock.balancing.engine_report import EngineReport
+from penstock.balancing.starts import ColdStart
 
 STARTING = [
     # One that is ready at first sight started before.

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.fair_table import FairTable
+from penstock.balancing.fair_table import FairTable, KeyTable
+from penstock.balancing.policies.token_cost import SESSIONS_MAX
 from penstock.balancing.response_owners import KEPT_S, OWNERS_MAX, ResponseOwners
-from penstock.balancing.session_homes import SESSIONS_MAX, SessionHomes
 
 
 def filled(places: int, **entries: int) -> FairTable[int]:
@@ -98,7 +98,7 @@ def test_what_is_removed_makes_room() -> None:
 
 
 def test_sessions_of_one_client_make_no_other_s_forgotten() -> None:
-    homes = SessionHomes()
+    homes: KeyTable[str] = KeyTable(SESSIONS_MAX)
     for number in range(100):
         homes.put(f"s{number}", "a", "victim")
     for number in range(2 * SESSIONS_MAX):
@@ -108,7 +108,7 @@ def test_sessions_of_one_client_make_no_other_s_forgotten() -> None:
 
 
 def test_a_session_may_come_from_another_address() -> None:
-    homes = SessionHomes()
+    homes: KeyTable[str] = KeyTable(SESSIONS_MAX)
     for client in ("x", "y", "x"):
         homes.put("s", client, client)
         assert (homes.find("s"), len(homes)) == (client, 1)
@@ -126,7 +126,7 @@ def test_nor_do_responses_of_one_tenant_or_address(tenants: tuple[str, str]) -> 
     if not tenants[0]:
         owners.put("resp_1", "b", 2.0, client="attacker")  # a follow-up through another address
         assert owners.find("resp_1", 2.0) == "b"
-    assert len(owners) == OWNERS_MAX
+    assert len(owners.table) == OWNERS_MAX
 
 
 def test_an_id_may_be_anothers_once_it_is_forgotten() -> None:
@@ -135,7 +135,7 @@ def test_an_id_may_be_anothers_once_it_is_forgotten() -> None:
     owners.put("resp_1", "b", 2 * KEPT_S, "y")
     assert owners.find("resp_1", 2 * KEPT_S) == "b"
     owners.put("resp_2", "c", 2 * KEPT_S, "x")
-    assert (len(owners), owners.is_foreign("resp_1", "x", 2 * KEPT_S)) == (2, True)
+    assert (len(owners.table), owners.is_foreign("resp_1", "x", 2 * KEPT_S)) == (2, True)
 
 
 def test_a_smaller_table_keeps_the_youngest_of_each() -> None:
@@ -145,29 +145,21 @@ def test_a_smaller_table_keeps_the_youngest_of_each() -> None:
     assert (table.shrink(20), len(table), table.put("victim", 3, 3)) == ([], 8, None)
 
 
-@pytest.mark.parametrize("remembered", [SessionHomes(), ResponseOwners()])
-def test_fewer_are_remembered_on_demand(remembered: SessionHomes | ResponseOwners) -> None:
+def test_fewer_are_remembered_on_demand() -> None:
+    remembered: KeyTable[str] = KeyTable(SESSIONS_MAX)
     keys = [f"k{number}" for number in range(100)]
 
     def fill() -> None:
         for key in keys:
-            if isinstance(remembered, SessionHomes):
-                remembered.put(key, "a", "x")
-            else:
-                remembered.put(key, "a", 0.0, client="x")
-
-    def found(key: str) -> str | None:
-        if isinstance(remembered, SessionHomes):
-            return remembered.find(key)
-        return remembered.find(key, 1.0)
+            remembered.put(key, "a", "x")
 
     fill()
     remembered.limit(40)
-    assert [key for key in keys if found(key)] == keys[60:]
+    assert [key for key in keys if remembered.find(key)] == keys[60:]
     fill()
     assert len(remembered) == 40
     remembered.halve()
-    assert [key for key in keys if found(key)] == keys[80:]
+    assert [key for key in keys if remembered.find(key)] == keys[80:]
     fill()
     assert len(remembered) == 40  # halving is for once
     for _ in range(9):

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.balancing.backend import AdminState, Backend, State
-from penstock.balancing.engine_report import STALE_S, EngineReport
+from penstock.balancing.engine_report import IDLE_UTILIZATION, STALE_S, EngineReport, GpuReport
 from penstock.balancing.fleet import Pool
 from penstock.balancing.gpu_floor import ADDS_S_MAX, LOOK_S, GpuFloor
-from penstock.balancing.gpu_report import IDLE_UTILIZATION, GpuReport
 from penstock.balancing.policies import POLICIES
 
 

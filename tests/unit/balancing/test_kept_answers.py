@@ -1,6 +1,6 @@
 """How much of its answers a backend may have held here, beside clients and other backends."""
 
-from penstock.balancing.kept_answers import KEPT_BYTES_MAX, KeptAnswers, KeptRoom
+from penstock.balancing.load import KEPT_BYTES_MAX, KeptAnswers, KeptRoom
 
 MIB = 2**20
 

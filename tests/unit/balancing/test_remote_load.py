@@ -9,9 +9,8 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.load import Counts
-from penstock.balancing.remote_load import AGE_S_MAX, COUNT_MAX, SOURCES_MAX, RemoteLoad
-from penstock.balancing.slow_start import SlowStart
+from penstock.balancing.load import AGE_S_MAX, COUNT_MAX, SOURCES_MAX, Counts, RemoteLoad
+from penstock.balancing.starts import SlowStart
 from tests.unit.balancing.backends import gate_over, ready
 
 NOTHING = Counts(0, 0, 0, 0, 0, 0)

@@ -18,10 +18,10 @@ def test_the_oldest_go_at_the_limit() -> None:
     owners = ResponseOwners()
     for number in range(OWNERS_MAX):
         owners.put(f"resp_{number}", "a", 0.0)
-    assert len(owners) == OWNERS_MAX
+    assert len(owners.table) == OWNERS_MAX
     owners.put("resp_0", "b", 0.0)  # the same again is the youngest, not one more
     owners.put("resp_new", "a", 0.0)
-    assert len(owners) == OWNERS_MAX
+    assert len(owners.table) == OWNERS_MAX
     found = [owners.find(f"resp_{each}", 0.0) for each in (0, 1, 2, "new")]
     assert found == ["b", None, "a", "a"]
 
@@ -33,14 +33,14 @@ def test_a_time_later_they_are_forgotten_and_take_no_memory() -> None:
     assert owners.find("resp_1", 99.9 + KEPT_S) == "a"
     assert owners.find("resp_1", 100.0 + KEPT_S) is None
     owners.put("resp_3", "a", 101.0 + KEPT_S)
-    assert len(owners) == 1
+    assert len(owners.table) == 1
 
 
 def test_ids_that_nobody_could_ask_for_are_not_kept() -> None:
     owners = ResponseOwners()
     owners.put("r" * ID_CHARS_MAX, "a", 0.0)
     owners.put("r" * (ID_CHARS_MAX + 1), "a", 0.0)
-    assert len(owners) == 1
+    assert len(owners.table) == 1
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_is_forgotten_has_no_length() -> None:
     owners = ResponseOwners()
     for number in range(10):
         owners.put(f"resp_{number}", "b", 0.0, tokens=7)
-    owners.halve()
+    owners.table.halve()
     assert sum(owners.tokens_of(f"resp_{number}", "", 1.0) for number in range(10)) == 5 * 7
 
 

@@ -5,7 +5,7 @@ import pytest
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend, State
 from penstock.balancing.gate import Gate, NoBackend, UnknownResponse
-from penstock.balancing.searches import (
+from penstock.balancing.response_owners import (
     ASKS_MAX,
     ASKS_PER_S,
     BYTES_PER_ASK,

@@ -6,7 +6,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
-from penstock.balancing.slow_start import SlowStart
+from penstock.balancing.starts import SlowStart
 from tests.unit.balancing.backends import gate_over, numbered
 
 

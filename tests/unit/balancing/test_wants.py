@@ -7,10 +7,9 @@ import pytest
 
 from penstock.balancing.outline import SLICE_BYTES, finished
 from penstock.balancing.reader import GENERATION, Reader
-from penstock.balancing.routes.conditions import named
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import TokenEstimator
-from penstock.balancing.wants import WantedFields, Wants, media_needs
+from penstock.balancing.wants import WantedFields, Wants, media_needs, named
 
 CHAT = "/v1/chat/completions"
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.budgets.bucket import Bucket
-from penstock.balancing.budgets.budget import CONCURRENT_WAIT_S, Budget, Charge, Limits, OverBudget
+from penstock.balancing.budgets.budget import (
+    CONCURRENT_WAIT_S,
+    Bucket,
+    Budget,
+    Charge,
+    Limits,
+    OverBudget,
+)
 from penstock.balancing.lease import Lease
 from tests.unit.balancing.admission.door import ready
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.metrics import Ended, Ending
 from penstock.balancing.canary.steps import Canary, Event
 from penstock.conf.canary import CanarySettings, JudgeSettings
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.canary.comparison import Comparison
-from penstock.balancing.canary.ended import Ended, Ending
-from penstock.balancing.canary.metrics import Metric, metrics_of
+from penstock.balancing.canary.metrics import Ended, Ending, Metric, metrics_of
 from penstock.balancing.canary.usual import ByKind, Usual
 from penstock.conf.canary import JudgeSettings
 

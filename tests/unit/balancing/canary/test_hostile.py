@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.canary.ended import Ended, Ending
 from penstock.balancing.canary.groups import BITS, GROUPS, FreshKeys, Groups
+from penstock.balancing.canary.metrics import Ended, Ending
 from penstock.balancing.canary.steps import Canary, Stage
 from tests.unit.balancing.canary.play import ONLY_ERRORS, PERIOD_S, Play, failing, settings
 

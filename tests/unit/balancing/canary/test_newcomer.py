@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.metrics import Ended, Ending
 from penstock.balancing.canary.newcomer import (
     JUDGED_S_MAX,
     REQUESTS_MAX,

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.canary.ended import Ended, Ending
+from penstock.balancing.canary.metrics import Ended, Ending
 from penstock.balancing.canary.steps import Canary, Draw, Stage
 from penstock.balancing.canary.usual import FAR_S, FAR_TIMES, Waits
 from penstock.balancing.lease import Lease

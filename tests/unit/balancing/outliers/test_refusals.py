@@ -12,7 +12,7 @@ from penstock.balancing.backend import Backend, State
 from penstock.balancing.gate import Gate
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.failures import REFUSALS_MIN
-from penstock.balancing.outliers.refusals import WINDOW_S
+from penstock.balancing.outliers.penalties import WINDOW_S
 from penstock.health.probes import Outcome
 from tests.unit.balancing.backends import LOAD_READING
 from tests.unit.balancing.outliers.blamed import ATTACKER, fleet, watched

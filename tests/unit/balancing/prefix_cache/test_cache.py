@@ -6,7 +6,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import Lease
-from penstock.balancing.prefix_cache.index import COMPARED_MAX
+from penstock.balancing.prefix_cache.cache import COMPARED_MAX
 
 CAPACITY = 1_000
 

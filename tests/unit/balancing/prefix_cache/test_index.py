@@ -2,7 +2,7 @@
 
 from random import Random
 
-from penstock.balancing.prefix_cache.index import PrefixIndex
+from penstock.balancing.prefix_cache.cache import PrefixIndex
 
 
 def prompt(name: int, length: int) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from random import Random
 from typing import Any, Final
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.routes.conditions import NEEDS, needs_of
 from penstock.balancing.routes.request import RouteRequest
+from penstock.balancing.wants import NEEDS, needs_of
 from penstock.conf.route_match import DAYS
 from penstock.conf.routes import CAUSES
 from penstock.conf.zones import zone_named

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.routes.building import table_of
-from penstock.balancing.routes.conditions import needs_of
 from penstock.balancing.routes.request import RouteRequest
 from penstock.balancing.routes.table import RouteTable
+from penstock.balancing.wants import needs_of
 from penstock.conf import document
 from penstock.conf.settings import Settings
 

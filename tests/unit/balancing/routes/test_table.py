@@ -4,9 +4,9 @@ from math import inf
 
 import pytest
 
-from penstock.balancing.routes.conditions import needs_of
-from penstock.balancing.routes.decision import NO_FALLBACK, Decision, spilled
+from penstock.balancing.routes.decision import Decision, spilled
 from penstock.balancing.routes.table import RouteTable
+from penstock.balancing.wants import needs_of
 from penstock.conf.routes import CAUSES
 from tests.unit.balancing.routes.rows import TABLES, read, request, table
 
@@ -32,9 +32,10 @@ def tried(decision: Decision, *causes: str) -> list[str]:
     """The pools that are tried when each fails for the next one of these causes."""
     step, pools = 0, [decision.place(0).pool]
     for cause in causes:
-        step = decision.after(step, cause)
-        if step == NO_FALLBACK:
+        steps = decision.steps(step, cause)
+        if not steps:
             return [*pools, "-"]
+        step = steps[0]
         pools.append(decision.place(step).pool)
     return pools
 
@@ -56,7 +57,7 @@ def test_fallbacks_are_tried_in_order_and_for_their_causes() -> None:
 
 def test_without_fallbacks_there_is_none() -> None:
     decision = decide(one(), "")
-    assert all(decision.after(0, cause) == NO_FALLBACK for cause in CAUSES)
+    assert not any(decision.steps(0, cause) for cause in CAUSES)
 
 
 def test_a_fallback_that_is_the_target_itself_is_passed_over() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.balancing.routes.building import table_of
-from penstock.balancing.routes.decision import NO_FALLBACK, Decision
+from penstock.balancing.routes.decision import Decision
 from penstock.conf.route_doubts import CoverIndex, conditions, covers
 from penstock.conf.routes import CAUSES, FALLBACKS_MAX
 from tests.unit.balancing.routes.made_up import LABELS, asked, holds, route
@@ -33,7 +33,8 @@ def walk(decision: Decision, rng: Random) -> None:
     """Follow the fall-backs, whatever fails: no place twice, and an end."""
     places = [decision.place(0)]
     step = 0
-    while (step := decision.after(step, rng.choice(CAUSES))) != NO_FALLBACK:
+    while steps := decision.steps(step, rng.choice(CAUSES)):
+        step = steps[0]
         place = decision.place(step)
         assert not any(place == earlier for earlier in places)
         places.append(place)

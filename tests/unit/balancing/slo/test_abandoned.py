@@ -2,7 +2,7 @@
 
 from math import inf
 
-from penstock.balancing.slo.abandoned import ALONE_S, Abandoned
+from penstock.balancing.slo.sample import ALONE_S, Abandoned
 
 WAITED_S = 3.0
 

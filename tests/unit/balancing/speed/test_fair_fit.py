@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from penstock.balancing.speed.estimates import PRIOR_WORK_PER_S, PrefillSpeed, prior_prefill_s
-from penstock.balancing.speed.fair_fit import VOTE_S
+from penstock.balancing.speed.least_squares import VOTE_S
 
 TRUE_WORK_PER_S = 5_600.0
 
@@ -67,9 +67,9 @@ def test_nor_do_a_few_requests_of_new_ones_wipe_out_what_a_busy_one_taught() -> 
     speed = PrefillSpeed()
     taught(speed, "a", 40, 2_000.0, 0.0)
     taught(speed, "bc", 2, 2_000.0, 40.0)
-    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.1)
+    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.2)
     taught(speed, "d", 1, 15_000.0, 50.0)  # far off
-    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.1)
+    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.2)
 
 
 @pytest.mark.parametrize("clients", [1, 7, 200])
@@ -84,7 +84,7 @@ def test_what_is_kept_does_not_grow_with_the_clients() -> None:
     speed, rng = PrefillSpeed(), Random(1)
     for place in range(1_000):
         honest(speed, rng, f"client {place}")
-    assert len(speed._fit._voters) == len(speed._fit._owned) == 7
+    assert len(speed._fit._fits) == 7
     assert speed.samples == 1_000
     assert speed.weight < 201  # as with one client
 
@@ -101,7 +101,7 @@ def test_nor_do_they_keep_their_places_from_new_ones() -> None:
     taught(speed, "abcdefg", 10, 5_000.0, 0.0)
     taught(speed, "h", 20, 15_000.0, VOTE_S + 20.0)
     assert speed.work_per_s == pytest.approx(15_000.0, rel=0.1)
-    assert len(speed._fit._voters) == len(speed._fit._owned) == 7
+    assert len(speed._fit._fits) == 7
 
 
 def test_what_was_forgotten_has_no_say_until_it_is_taught_again() -> None:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.canary.ended import Ending
+from penstock.balancing.canary.metrics import Ending
 from penstock.balancing.canary.steps import Canary, Stage
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.routes.request import RouteRequest

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from pydantic import ValidationError
 
-from penstock.balancing.answer_cap import cap_edits
 from penstock.balancing.ask import Ask
+from penstock.balancing.body_edits import cap_edits
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.outline import LARGE_BYTES
 from penstock.balancing.reader import COUNT_MAX, Reader

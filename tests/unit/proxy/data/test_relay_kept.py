@@ -10,8 +10,8 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.kept_answers import KEPT_BYTES_MAX
 from penstock.balancing.lease import Lease
+from penstock.balancing.load import KEPT_BYTES_MAX
 from penstock.balancing.outline import Steps, finished
 from penstock.proxy.data.attempt import Attempt
 from penstock.proxy.data.event_relay import EventRelay

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.gpu_report import GpuReport
+from penstock.balancing.engine_report import GpuReport
 from penstock.health.probes import Client
 from penstock.health.scrape import SERIES_MAX, TooLarge
 from penstock.proxy.process import gpu_exporters

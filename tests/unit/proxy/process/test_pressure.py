@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from penstock.balancing.response_owners import OWNERS_MAX, ResponseOwners
-from penstock.balancing.session_homes import SessionHomes
+from penstock.balancing.fair_table import KeyTable
+from penstock.balancing.response_owners import OWNERS_MAX
 from penstock.conf.settings import Settings
 from penstock.health.monitor import Monitor
 from penstock.proxy.admin.listings import REFUSING_S
@@ -193,13 +193,10 @@ class Full(Process):
         return self.plane.overload.reason
 
 
-def fill(table: SessionHomes | ResponseOwners) -> int:
+def fill(table: KeyTable[Any]) -> int:
     """More than it may hold. Returns what it held."""
     for number in range(3_000):
-        if isinstance(table, SessionHomes):
-            table.put(f"s{number}", "b", "x")
-        else:
-            table.put(f"resp_{number}", "b", 0.0, client="x")
+        table.put(f"s{number}", "b", "x")
     return len(table)
 
 

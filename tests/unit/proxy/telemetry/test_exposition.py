@@ -12,9 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from penstock.balancing.backend import Backend, State
-from penstock.balancing.engine_report import STALE_S, EngineReport
+from penstock.balancing.engine_report import STALE_S, EngineReport, GpuReport
 from penstock.balancing.fleet import Fleet, Pool
-from penstock.balancing.gpu_report import GpuReport
 from penstock.balancing.policies import POLICIES
 from penstock.proxy.telemetry.exposition import KEPT_S, SHARE_MAX, Exposition, pieces
 from penstock.proxy.telemetry.families import PenstockCollector

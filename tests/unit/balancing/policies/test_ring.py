@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.balancing.ring import POINTS, POINTS_MAX, Ring
+from penstock.balancing.policies.session import POINTS, POINTS_MAX, Ring
 
 KEYS = [f"session-{number}" for number in range(10_000)]
 

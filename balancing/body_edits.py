@@ -1,4 +1,4 @@
-"""How long an answer may become: what a body says of that, and the edits that make it less.
+"""The edits of a body: an answer that may be shorter, and usage that its client did not ask for.
 
 Each API has its own members. Each that is larger is lowered, also the least that a client asks for.
 If the one that every server knows is not there, it is added. All other bytes stay.
@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 
 from penstock.balancing.apis import COMPLETIONS, GENERATE, Api, api_of
-from penstock.balancing.field_values import NO_FIELD, integer
-from penstock.balancing.fields import Fields
+from penstock.balancing.field_values import NO_FIELD, UNREADABLE, boolean, integer
+from penstock.balancing.fields import Fields, StreamOptions
+from penstock.balancing.forms import MalformedAsk
 
 # The members of a body that tell a length, and what they tell.
 AnswerLimits = tuple[tuple[str, int], ...]
@@ -65,4 +66,37 @@ def within(options: bytes, edits: tuple[tuple[bytes, bytes], ...]) -> bytes:
     fields = _object.decode(options)
     for name, value in edits:
         fields[name.decode()] = msgspec.Raw(value)
+    return msgspec.json.encode(fields)
+
+
+_ASKED: Final = b'{"include_usage":true}'
+# Longer ones come from no honest client.
+OPTIONS_BYTES_MAX: Final = 1_024
+ODD_OPTIONS: Final = f"`stream_options` must be an object of at most {OPTIONS_BYTES_MAX} bytes."
+
+_options = msgspec.json.Decoder(StreamOptions)
+
+
+def usage_options(raw: msgspec.Raw) -> bytes:
+    """The `stream_options` to send in place of the client's. Empty: it asks for usage itself.
+
+    Metrics, estimators and budgets need the backend's usage. The relay hides its chunk from a
+    client that did not ask for it.
+
+    Raises MalformedAsk.
+    """
+    given = bytes(raw)
+    if given in (b"", b"null"):
+        return _ASKED
+    try:
+        options = _options.decode(given if len(given) <= OPTIONS_BYTES_MAX else b"")
+        fields = _object.decode(given)
+    except (*UNREADABLE, RecursionError):
+        raise MalformedAsk(ODD_OPTIONS) from None
+    continuous = boolean("stream_options.continuous_usage_stats", options.continuous_usage_stats)
+    if boolean("stream_options.include_usage", options.include_usage):
+        return b""
+    fields["include_usage"] = msgspec.Raw(b"true")
+    if continuous:  # usage in every chunk could not be hidden
+        fields["continuous_usage_stats"] = msgspec.Raw(b"false")
     return msgspec.json.encode(fields)
