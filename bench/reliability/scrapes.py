@@ -20,7 +20,7 @@ from penstock.bench.arguments import count, option
 from penstock.bench.client import HOST, METRICS, Clients
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
-from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.reliability.proxy_process import QUIET, ProxyProcess
 from penstock.bench.report import BenchError, head, row, verdict
 
 BACKENDS: Final = 1_000
@@ -32,8 +32,6 @@ KEPT: Final = "a scrape, text kept"
 RENDERED: Final = "a scrape, text rendered"
 # Each takes a backend of its own, so that the histograms of as many are told.
 POOL: Final = {"policy": "round_robin"}
-# Probes would be in the way of both kinds of seconds.
-QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
 _SCRAPE: Final = f"GET {METRICS} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode()
 
 

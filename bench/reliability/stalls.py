@@ -29,7 +29,7 @@ from penstock.bench.arguments import count, names, option
 from penstock.bench.client import HOST, call
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
-from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.reliability.proxy_process import QUIET, ProxyProcess
 from penstock.bench.reliability.shapes import SHAPES
 from penstock.bench.report import BenchError, head, row, verdict
 
@@ -50,8 +50,6 @@ BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _C
 ANSWERS: Final = (200, 400, 404)
 FLOAT: Final = struct.Struct("d")
 SETTLE_S: Final = 0.1
-# The backend answers no probe of the engine.
-QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
 
 
 class Meter:
