@@ -8,8 +8,8 @@ import pytest
 from penstock.bench.client import Answer
 from penstock.bench.overhead.answers import content_of
 from penstock.bench.peers.cell import Cell, Sample, look_at
+from penstock.bench.peers.cli import both_table, peers_table
 from penstock.bench.peers.field import RULES, Peer, UnknownPeer
-from penstock.bench.peers.report import both_table, peers_table
 from penstock.bench.peers.workload import Prompt, Workload
 from penstock.bench.routing.trace import Arrival, UnknownFormat, speedup
 from penstock.bench.sim.profiles import GPUS
