@@ -10,13 +10,12 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
-from penstock.bench.arguments import count, nonnegative, option
+from penstock.bench.arguments import count, option
 from penstock.bench.overhead import history
 from penstock.bench.overhead.loads import DEFAULT, QUICK, Plan
 from penstock.bench.overhead.rounds import DIRECT, MEASURED, Results, Rounds
@@ -36,7 +35,9 @@ RATIOS: Final = ("nginx", "vllm-router", "smg", "aiohttp")
 
 def run(options: Namespace) -> int:
     """Print the table; returns the exit status."""
-    plan = _plan(options)
+    plan = QUICK if options.quick else DEFAULT
+    if options.rounds is not None:
+        plan = plan.of_rounds(options.rounds)
     before = history.read(options.history) if options.history else []  # a wrong file ends it here
     with ExitStack() as stack, TemporaryDirectory(prefix="penstock-bench-") as folder:
         backend = start_backend()
@@ -62,26 +63,15 @@ def run(options: Namespace) -> int:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    patience = "seconds for measurements to be repeated that others disturbed (default 30)"
     file = "add a line of ratios to nginx and aiohttp to this file of CSV; exit 1 if one is more"
     for name, kind, default, text in (
         ("--rounds N", count, None, "rounds (default 2)"),
         ("--quick", bool, None, "three minutes, rough figures"),
         ("--peers A,B:RULE", peers, DEFAULT_PEERS, "which to measure"),
-        ("--patience S", nonnegative, None, patience),
         ("--json OUT", Path, None, "write every round's values"),
         ("--history FILE", Path, None, f"{file} than {history.BOUND:g} times the least in it"),
     ):
         option(parser, name, kind, default, text)
-
-
-def _plan(options: Namespace) -> Plan:
-    plan = QUICK if options.quick else DEFAULT
-    if options.rounds is not None:
-        plan = plan.of_rounds(options.rounds)
-    if options.patience is not None:
-        plan = replace(plan, repeats_s=options.patience)
-    return plan
 
 
 def _line(

@@ -5,7 +5,7 @@ there, and where an engine has room, nothing should wait. PRESSED has far too ma
 and what else one tenant does to others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
@@ -36,6 +36,7 @@ from penstock.bench.overload.mixes import (
     Begins,
     Mix,
     Shown,
+    sizes,
 )
 from penstock.bench.overload.outcome import of_ordinary, of_pressed
 from penstock.bench.overload.world import GOOD_TTFT_S, Class, Site, World
@@ -144,13 +145,6 @@ class Scene:
 TRACES: Final = Path(__file__).resolve().parents[3] / "shared" / "traces"
 TRACE: Final = TRACES / "servegen-language-m-large.day3-12to18h.jsonl.gz"
 BEGIN_S: Final = 10.0
-
-
-def sizes(
-    least: int, most: int, shortest: int, longest: int
-) -> Callable[[Random], tuple[int, int]]:
-    """Prompts and answers from one size to another."""
-    return lambda rng: (rng.randint(least, most), rng.randint(shortest, longest))
 
 
 def _reasoning(rng: Random) -> tuple[int, int]:

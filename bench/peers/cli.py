@@ -8,7 +8,7 @@ error.
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -81,8 +81,6 @@ def run(options: Namespace) -> int:
         mine = {peer: played.cells.get((workload.name, peer), []) for peer in running}
         print(f"\n{workload.title}, load {workload.load:g}\n")
         print(peers_table(mine, missing, memory))
-        if options.virtual:
-            print(f"\n{both_table(mine, workload.in_virtual_time)}")
     print(_about(options, running))
     ours = [runs for (_, peer), runs in played.cells.items() if peer.name == "penstock"]
     broken = any(cell.faults for runs in ours for cell in runs)
@@ -184,7 +182,6 @@ def arguments(parser: ArgumentParser) -> None:
         ("--speedup X", positive, 1.0, "of the engines"),
         ("--seconds S", positive, 8.0, "of a round"),
         ("--rounds N", count, 1, "each with a seed of its own"),
-        ("--virtual", bool, None, "beside penstock's policies: in virtual time"),
         ("--json OUT", Path, None, "write every run's figures"),
     ):
         option(parser, name, kind, default, text)
@@ -235,22 +232,6 @@ def _cells(
         str(sum(cell.requests for cell in runs)),
         _faults(runs),
     ]
-
-
-def both_table(
-    cells: Mapping[Peer, Sequence[Cell]], virtual: Callable[[str], dict[str, float]]
-) -> str:
-    """Mean TTFT of our policies over HTTP, in the first round, and of the same in virtual time."""
-    heads = ("policy", "TTFT mean ms over HTTP", "in virtual time", "rank over HTTP", "rank there")
-    first = {peer.rule: runs[0] for peer, runs in cells.items() if peer.name == "penstock" and runs}
-    http = {rule: cell.figures["ttft_mean_s"] for rule, cell in first.items() if cell.figures}
-    there = {rule: virtual(rule)["ttft_mean_s"] for rule in http}
-    ranks = [sorted(each, key=each.__getitem__) for each in (http, there)]
-    lines = [head(*heads)]
-    for rule in http:
-        places = [str(rank.index(rule) + 1) for rank in ranks]
-        lines.append(row(rule, f"{1e3 * http[rule]:.0f}", f"{1e3 * there[rule]:.0f}", *places))
-    return "\n".join(lines)
 
 
 def _ratios(runs: Sequence[Cell], first: Sequence[Cell]) -> str:
