@@ -25,7 +25,7 @@ import orjson
 
 from penstock.bench.arguments import option
 from penstock.bench.client import HOST
-from penstock.bench.processes import python, start, stop
+from penstock.bench.processes import free_port, python, start, stop
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.report import BenchError, head, row, save, say
 
@@ -37,6 +37,11 @@ ONSET_S: Final = 12.0
 # From the onset, the verdict must be right by then.
 WITHIN_S: Final = 20.0
 LOOK_S: Final = 0.5
+# What `penstock sim` is told of a server, in its own words.
+OPTIONS: Final = (
+    *("profile", "speedup", "kv_tokens"),
+    *("max_num_seqs", "max_num_batched_tokens", "api_ms"),
+)
 
 
 class Server(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,25 +147,15 @@ class Servers:
     def __init__(self, scenario: Scenario) -> None:
         self._options = scenario.servers
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in self._options]
-            for each in sockets:
-                each.bind((HOST, 0))
-            self.urls = [f"http://{HOST}:{each.getsockname()[1]}" for each in sockets]
+        self.urls = [f"http://{HOST}:{free_port()}" for _ in self._options]
 
     def start(self, number: int) -> None:
         server = self._options[number]
-        options = {
-            "--port": self.urls[number].rpartition(":")[2],
-            "--profile": server.profile,
-            "--speedup": server.speedup,
-            "--kv-tokens": server.kv_tokens,
-            "--max-num-seqs": server.max_num_seqs,
-            "--max-num-batched-tokens": server.max_num_batched_tokens,
-            "--api-ms": server.api_ms or None,
-        }
-        given = [(name, str(value)) for name, value in options.items() if value is not None]
-        command = python("penstock.proxy", "sim", *[each for pair in given for each in pair])
+        command = python("penstock.proxy", "sim", "--port", self.urls[number].rpartition(":")[2])
+        for name in OPTIONS:
+            value = getattr(server, name)
+            if value is not None:
+                command += [f"--{name.replace('_', '-')}", str(value)]
         self._processes[number] = start(command, stdout=DEVNULL, stderr=DEVNULL)
 
     def stop(self, number: int) -> None:
