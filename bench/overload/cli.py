@@ -9,7 +9,7 @@ import statistics
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,20 +20,16 @@ import uvloop
 from penstock.balancing.admission.degradation import Step
 from penstock.bench.arguments import listed, names, option, options_of_runs, positive
 from penstock.bench.overload import panel
-from penstock.bench.overload.calls import Call, Clients, Log, Open
+from penstock.bench.overload.calls import Call, Log
 from penstock.bench.overload.http import Player
 from penstock.bench.overload.mixes import ENGINES, MIXES, PROFILE
 from penstock.bench.overload.outcome import longest_quarter, of_pressed
 from penstock.bench.overload.scenes import RULES as PLAIN_RULES
-from penstock.bench.overload.scenes import Scene, is_high
-from penstock.bench.overload.world import Site
+from penstock.bench.overload.scenes import WARM_S, Scene, is_high, loaded
 from penstock.bench.peers.field import peers, start_all
 from penstock.bench.peers.fleet import Fleet
 from penstock.bench.report import computed, head, row, save, say, short
 
-# What happens before is not counted, and after the last call there is time for answers.
-WARM_S: Final = 20.0
-REST_S: Final = 40.0
 SHOWN: Final = (
     ("good_per_s", "good/s"),
     ("tokens_per_s", "tokens/s"),
@@ -82,10 +78,7 @@ class Cell:
         return of_pressed(log, *span_s, preemptions, GROUPS) | {"longest_quarter": quarter}
 
     def _scene(self) -> Scene:
-        mix = MIXES[self.mix]
-        source = Open(mix, self.load, Clients())
-        site = Site((mix.profile,) * ENGINES)
-        return Scene(self.mix, (source,), site, WARM_S, self.length_s, REST_S, pressed=True)
+        return replace(loaded(self.mix, self.load), length_s=self.length_s)
 
 
 def run(options: Namespace) -> int:

@@ -55,6 +55,9 @@ PATIENT_CLASSES: Final = (
     Class(30.0, 0.2, impatient=False),
     Class(600.0, 0.1, impatient=False),
 )
+# What happens before is not counted, and after the last call there is time for answers.
+WARM_S: Final = 20.0
+REST_S: Final = 40.0
 VICTIM: Final = "victim"
 HIGH: Final = "high"
 
@@ -82,9 +85,9 @@ class Scene:
     name: str
     sources: tuple[Source, ...]
     site: Site = FLEET
-    warm_s: float = 20.0
+    warm_s: float = WARM_S
     length_s: float = 80.0
-    rest_s: float = 40.0
+    rest_s: float = REST_S
     past: Past | None = None
     pressed: bool = False
     victim: str = ""
@@ -171,7 +174,7 @@ THINKING: Final = Shown(hidden_tokens=(620, 1_040))
 UNSHOWN: Final = replace(THINKING, begins=Begins.NEVER)
 
 
-def _chats(name: str, load: float, site: Site = FLEET, warm_s: float = 20.0) -> Scene:
+def _chats(name: str, load: float, site: Site = FLEET, warm_s: float = WARM_S) -> Scene:
     """A tenth is of the high class."""
     return Scene(name, (Open(CHATS, load, replace(PATIENT, high_share=HIGH_SHARE)),), site, warm_s)
 
@@ -269,7 +272,7 @@ def _site(mix: str) -> Site:
     return Site((MIXES[mix].profile,) * ENGINES)
 
 
-def _load(mix: str, load: float) -> Scene:
+def loaded(mix: str, load: float) -> Scene:
     """A tenth is of the high class."""
     source = Open(MIXES[mix], load, Clients())
     return Scene(f"{mix}_{load:g}", (source,), _site(mix), length_s=60.0, pressed=True)
@@ -289,8 +292,8 @@ def _beside(name: str, mix: str, *attacks: Open) -> Scene:
 
 
 PRESSED: Final = (
-    *chain.from_iterable((_load(mix, 2.0), _load(mix, 5.0)) for mix in MIXES),
-    *(_load(mix, 1.1) for mix in ("uniform", "skewed", "kv")),
+    *chain.from_iterable((loaded(mix, 2.0), loaded(mix, 5.0)) for mix in MIXES),
+    *(loaded(mix, 1.1) for mix in ("uniform", "skewed", "kv")),
     _classes("uniform"),
     _classes("kv"),
     *(_beside(f"flood_{mix}", mix, Open(MIXES[mix], 10.0, ATTACKER)) for mix in FLOODED),

@@ -10,9 +10,10 @@ import pytest
 
 from penstock.balancing.backend import State
 from penstock.bench.overload.calls import Call, Clients, poisson
-from penstock.bench.overload.cli import REST_S, Cell
+from penstock.bench.overload.cli import Cell
 from penstock.bench.overload.mixes import MIXES
 from penstock.bench.overload.panel import SCENES
+from penstock.bench.overload.scenes import REST_S
 from penstock.bench.overload.world import World
 
 LENGTHS_S = {"uniform": 50.0, "skewed": 50.0, "kv": 36.0, "agents": 40.0}
