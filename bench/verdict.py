@@ -230,7 +230,6 @@ def _small_socket(address: Any) -> socket.socket:
 async def _happen(
     session: aiohttp.ClientSession, servers: Servers, scenario: Scenario, began_s: float
 ) -> None:
-    """Start, stop and break servers when it is time."""
     events: list[tuple[float, int, dict[str, Any] | str]] = []
     for number, server in enumerate(scenario.servers):
         if server.starts_s:
@@ -253,7 +252,6 @@ async def _happen(
 async def _send_all(
     session: aiohttp.ClientSession, url: str, traffic: Traffic, rng: Random, began_s: float
 ) -> None:
-    """Requests at random times, until it is over."""
     at_s = traffic.from_s
     async with asyncio.TaskGroup() as group:
         while at_s < traffic.until_s:
@@ -308,7 +306,6 @@ def scenarios(name: str) -> tuple[Scenario, ...]:
 
 
 def table(told: Sequence[Told]) -> str:
-    """A row for each scenario."""
     lines = ["| scenario | truth | told | right after s | sentence |", "|---|---|---|---:|---|"]
     for each in told:
         last, after_s = each.at_last, each.right_after_s

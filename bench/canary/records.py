@@ -22,8 +22,6 @@ WARM_S: Final = 30.0
 
 
 class Seen(NamedTuple):
-    """One request."""
-
     prompt_tokens: int
     answer_tokens: int
     queued_tokens: int

@@ -34,7 +34,6 @@ RATIOS: Final = ("nginx", "vllm-router", "smg", "aiohttp")
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     plan = QUICK if options.quick else DEFAULT
     if options.rounds is not None:
         plan = plan.of_rounds(options.rounds)
@@ -77,7 +76,6 @@ def arguments(parser: ArgumentParser) -> None:
 def _line(
     path: Path, plan: Plan, results: Results, running: Mapping[str, Running]
 ) -> dict[str, str]:
-    """The line of this run in a history."""
     versions = "".join([each.version for each in running.values()])
     about = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -149,7 +147,6 @@ class Row(NamedTuple):
 
 
 def rows(plan: Plan) -> list[Row]:
-    """The rows of a run of these sizes."""
     load, wide = plan.streams[0], plan.wide
     costs = [
         Row(f"{each.metric}_us", f"us of CPU per event, {each.title}", 1, True, True)

@@ -61,7 +61,6 @@ def read(path: Path) -> list[Line]:
 
 
 def add(path: Path, line: Line) -> None:
-    """Write one more line."""
     new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -75,7 +75,6 @@ class Results:
 
 
 def order(names: list[str], number: int) -> list[str]:
-    """The names, rotated by the number of the round."""
     shift = number % len(names)
     return names[shift:] + names[:shift]
 

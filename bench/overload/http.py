@@ -45,8 +45,6 @@ class Watched(ClientConnection):
 
 
 class Player:
-    """Plays calls through one proxy."""
-
     def __init__(self, port: int, speedup: float, seed: int) -> None:
         self._port = port
         self._speedup = speedup

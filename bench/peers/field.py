@@ -171,7 +171,6 @@ _ENVOY_FILTERS: Final = "type.googleapis.com/envoy.extensions.filters"
 
 
 def _envoy(at: Place) -> list[str]:
-    """One worker."""
     found = list((at.environment / "lib").rglob("_bin/envoy"))
     if not found:
         raise NotStarted("its package has no program for this machine")

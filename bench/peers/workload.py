@@ -65,7 +65,6 @@ class Prompt:
 
     @property
     def raw(self) -> bytes:
-        """The request as it goes on the wire."""
         headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         return post("/v1/chat/completions", self.body, headers.encode())
 

@@ -284,7 +284,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     print(head("phase", "clients left", "counted in it", "p50 ms", "p99 ms", "max ms"))
     failures: list[str] = []
     for name in options.phases:

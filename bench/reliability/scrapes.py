@@ -109,5 +109,4 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     return verdict(report(uvloop.run(measure(options.scrapes, options.backends))))

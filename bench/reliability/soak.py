@@ -252,7 +252,6 @@ async def soak(options: Namespace) -> Report:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     report = uvloop.run(soak(options))
     print(head(f"{options.seconds:g} s at {options.rate:g} requests/s", ""))
     for cells in report.rows():

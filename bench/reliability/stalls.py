@@ -152,7 +152,6 @@ class Watcher:
         writer.write(backend.PACED)
 
     async def watch(self) -> None:
-        """Read on until cancelled."""
         while data := await self._reader.read(65_536):
             now_s = monotonic()
             found = backend.STAMP.search(data)  # the oldest of those that came together
@@ -260,7 +259,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     return verdict(uvloop.run(report(options)))
 
 

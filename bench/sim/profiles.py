@@ -74,7 +74,6 @@ class Profile:
         return min(self.max_model_len, self.kv_blocks * self.block_tokens)
 
     def step_s(self, work: Work) -> float:
-        """How long a step with this work takes."""
         prefill_s = work.prefill_tokens / self.prefill_tokens_per_s
         return self.step_base_s + prefill_s + work.decodes * self.step_s_per_stream
 
