@@ -48,12 +48,10 @@ def share(text: str) -> float:
 
 
 def nonnegative(text: str) -> float:
-    """A finite number of at least 0."""
     return _within(text, 0.0, inf, "a number, at least 0")
 
 
 def positive(text: str) -> float:
-    """A finite number above 0."""
     return _within(text, 0.0, inf, "a number above 0", above=True)
 
 

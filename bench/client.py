@@ -43,8 +43,6 @@ def post(path: str, content: bytes, headers: bytes = b"") -> bytes:
 
 
 class Way(Enum):
-    """How a client leaves."""
-
     CLOSE = "FIN"
     RESET = "RST"
     HALF = "half-close"
@@ -140,7 +138,6 @@ class ClientConnection(asyncio.Protocol):
             self._over.set_result(None)
 
     def go_on(self, data: bytes) -> None:
-        """Send more of a request."""
         self._transport.write(data)
 
     @property
@@ -160,7 +157,6 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def gone(self) -> None:
-        """Wait until the connection is gone."""
         await asyncio.shield(self._gone)
 
     # What the loop calls.
@@ -218,7 +214,6 @@ class Clients:
             self.give(connection)
 
     def close(self) -> None:
-        """End what is idle."""
         while self._idle:
             self._idle.pop().leave(Way.CLOSE)
 

@@ -18,7 +18,6 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_clock(pid: int) -> int:
-    """The id of the clock of a process."""
     return (~pid << 3) | _SCHEDULER_CLOCK
 
 
@@ -40,12 +39,10 @@ def peak_memory_of(pid: int) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """The resident set of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
 def descriptors(pid: int) -> int:
-    """How many descriptors a process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 

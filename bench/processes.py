@@ -173,7 +173,6 @@ def free_port() -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children of a process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -21,7 +21,6 @@ class BenchError(Exception):
 
 
 def row(*cells: object) -> str:
-    """A row of a table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -31,7 +30,6 @@ def head(*titles: str) -> str:
 
 
 def short(value: float) -> str:
-    """A figure in a table."""
     return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"
 
 

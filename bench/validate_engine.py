@@ -220,8 +220,6 @@ async def size_of(url: str, seqs: int, batched: int) -> tuple[str, Profile]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of both servers."""
-
     what: str
     real: float
     simulated: float

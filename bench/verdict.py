@@ -25,7 +25,7 @@ import orjson
 
 from penstock.bench.arguments import option
 from penstock.bench.client import HOST
-from penstock.bench.processes import python, start, stop
+from penstock.bench.processes import free_port, python, start, stop
 from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.report import BenchError, head, row, save, say
 
@@ -37,6 +37,11 @@ ONSET_S: Final = 12.0
 # From the onset, the verdict must be right by then.
 WITHIN_S: Final = 20.0
 LOOK_S: Final = 0.5
+# What `penstock sim` is told of a server, in its own words.
+OPTIONS: Final = (
+    *("profile", "speedup", "kv_tokens"),
+    *("max_num_seqs", "max_num_batched_tokens", "api_ms"),
+)
 
 
 class Server(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,25 +147,15 @@ class Servers:
     def __init__(self, scenario: Scenario) -> None:
         self._options = scenario.servers
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in self._options]
-            for each in sockets:
-                each.bind((HOST, 0))
-            self.urls = [f"http://{HOST}:{each.getsockname()[1]}" for each in sockets]
+        self.urls = [f"http://{HOST}:{free_port()}" for _ in self._options]
 
     def start(self, number: int) -> None:
         server = self._options[number]
-        options = {
-            "--port": self.urls[number].rpartition(":")[2],
-            "--profile": server.profile,
-            "--speedup": server.speedup,
-            "--kv-tokens": server.kv_tokens,
-            "--max-num-seqs": server.max_num_seqs,
-            "--max-num-batched-tokens": server.max_num_batched_tokens,
-            "--api-ms": server.api_ms or None,
-        }
-        given = [(name, str(value)) for name, value in options.items() if value is not None]
-        command = python("penstock.proxy", "sim", *[each for pair in given for each in pair])
+        command = python("penstock.proxy", "sim", "--port", self.urls[number].rpartition(":")[2])
+        for name in OPTIONS:
+            value = getattr(server, name)
+            if value is not None:
+                command += [f"--{name.replace('_', '-')}", str(value)]
         self._processes[number] = start(command, stdout=DEVNULL, stderr=DEVNULL)
 
     def stop(self, number: int) -> None:
@@ -235,7 +230,6 @@ def _small_socket(address: Any) -> socket.socket:
 async def _happen(
     session: aiohttp.ClientSession, servers: Servers, scenario: Scenario, began_s: float
 ) -> None:
-    """Start, stop and break servers when it is time."""
     events: list[tuple[float, int, dict[str, Any] | str]] = []
     for number, server in enumerate(scenario.servers):
         if server.starts_s:
@@ -258,7 +252,6 @@ async def _happen(
 async def _send_all(
     session: aiohttp.ClientSession, url: str, traffic: Traffic, rng: Random, began_s: float
 ) -> None:
-    """Requests at random times, until it is over."""
     at_s = traffic.from_s
     async with asyncio.TaskGroup() as group:
         while at_s < traffic.until_s:
@@ -313,7 +306,6 @@ def scenarios(name: str) -> tuple[Scenario, ...]:
 
 
 def table(told: Sequence[Told]) -> str:
-    """A row for each scenario."""
     lines = ["| scenario | truth | told | right after s | sentence |", "|---|---|---|---:|---|"]
     for each in told:
         last, after_s = each.at_last, each.right_after_s

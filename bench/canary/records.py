@@ -4,13 +4,14 @@ A run of a canary has ten thousand requests and more, and a table has thousands 
 draw from these records, with the queue and the streams that each request found.
 """
 
-import heapq
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
 from penstock.bench.overload.mixes import H100, MIXES
 from penstock.bench.sim.engine import Engine, Sequence
+from penstock.bench.virtual_time import Engines
 
 MIX: Final = "uniform"
 ENGINES: Final = 4  # of the mix's capacity
@@ -21,8 +22,6 @@ WARM_S: Final = 30.0
 
 
 class Seen(NamedTuple):
-    """One request."""
-
     prompt_tokens: int
     answer_tokens: int
     queued_tokens: int
@@ -32,6 +31,8 @@ class Seen(NamedTuple):
 
 
 class _Owner:
+    """What a request found when it came, and the time of its first token."""
+
     __slots__ = ("at_s", "first_s", "queued_tokens", "streams")
 
     def __init__(self, at_s: float, queued_tokens: int) -> None:
@@ -44,44 +45,39 @@ class _Owner:
         """An engine's sequence has an owner with this."""
 
 
-def record(load: float, seed: int) -> list[Seen]:
-    """The requests of one engine at this share of its capacity."""
-    mix, rng = MIXES[MIX], Random(f"{load} {seed}")
-    engine = Engine(replace(H100, noise=NOISE), rng)
-    arrivals = []
-    at_s = 0.0
-    while at_s < LENGTH_S:
-        at_s += rng.expovariate(load * mix.capacity_per_s / ENGINES)
-        arrivals.append((at_s, *mix.draw(rng)))
-    heapq.heapify(arrivals)
-    seen: list[Seen] = []
-    now_s = 0.0
-    while arrivals or not engine.idle:
-        while arrivals and (arrivals[0][0] <= now_s or engine.idle):
-            came_s, prompt, answer = heapq.heappop(arrivals)
-            now_s = max(now_s, came_s)
-            waiting = [each for each in engine.sequences if not each.generated]
-            queued = sum([each.prompt_tokens - each.computed for each in waiting])
-            engine.submit(Sequence(prompt, answer, _Owner(came_s, queued)), now_s)
-        duration_s, emissions = engine.step(now_s)
-        now_s += duration_s
-        for each in emissions:
+class _Recorded(Engines):
+    """One engine, whose requests are written down."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__([engine])
+        self.seen: list[Seen] = []
+
+    def come(self, prompt: int, answer: int, now_s: float) -> None:
+        waiting = [each for each in self.engines[0].sequences if not each.generated]
+        queued = sum([each.prompt_tokens - each.computed for each in waiting])
+        self._submit(0, Sequence(prompt, answer, _Owner(now_s, queued)), now_s)
+
+    def emitted(self, index: int, sequences: list[Sequence], now_s: float) -> None:
+        running = self.engines[0].running
+        for each in sequences:
             owner = each.owner
             assert isinstance(owner, _Owner)
             if not owner.first_s:
-                owner.first_s, owner.streams = now_s, engine.running
+                owner.first_s, owner.streams = now_s, running
             if each.done and owner.at_s > WARM_S:
-                owner.streams = (owner.streams + engine.running) // 2
-                seen.append(_seen(each, owner, now_s))
-    return seen
+                streams = (owner.streams + running) // 2
+                ttft_s, after_s = owner.first_s - owner.at_s, now_s - owner.first_s
+                sizes = each.prompt_tokens, each.generated, owner.queued_tokens, streams
+                self.seen.append(Seen(*sizes, ttft_s, after_s / max(1, each.generated - 1)))
 
 
-def _seen(sequence: Sequence, owner: _Owner, now_s: float) -> Seen:
-    return Seen(
-        sequence.prompt_tokens,
-        sequence.generated,
-        owner.queued_tokens,
-        owner.streams,
-        owner.first_s - owner.at_s,
-        (now_s - owner.first_s) / max(1, sequence.generated - 1),
-    )
+def record(load: float, seed: int) -> list[Seen]:
+    """The requests of one engine at this share of its capacity."""
+    mix, rng = MIXES[MIX], Random(f"{load} {seed}")
+    world = _Recorded(Engine(replace(H100, noise=NOISE), rng))
+    at_s = 0.0
+    while at_s < LENGTH_S:
+        at_s += rng.expovariate(load * mix.capacity_per_s / ENGINES)
+        world.at(at_s, partial(world.come, *mix.draw(rng)))
+    world.elapse()
+    return world.seen

@@ -109,7 +109,6 @@ class Waiting:
 
     @property
     def waits(self) -> bool:
-        """Whether it has not ended."""
         return not self.over
 
     def waiting(self, now_s: float) -> Ended:
@@ -151,8 +150,6 @@ class Outcome:
 
 
 class World:
-    """One run."""
-
     def __init__(
         self, case: Case, settings: CanarySettings, seen: Mapping[float, Sequence[Seen]], seed: int
     ) -> None:
@@ -199,7 +196,6 @@ class World:
         return True
 
     def _end_waits(self, now_s: float) -> None:
-        """End those whose time it is."""
         over = [each for each in self._waiting if each.until_s <= now_s]
         self._waiting = [each for each in self._waiting if each.until_s > now_s]
         for each in over:

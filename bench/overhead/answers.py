@@ -24,7 +24,6 @@ def event(payload: object) -> bytes:
 
 
 def chunk(body: bytes) -> bytes:
-    """One HTTP chunk."""
     return b"%x\r\n%b\r\n" % (len(body), body)
 
 

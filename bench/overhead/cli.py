@@ -8,33 +8,35 @@ could start, or it costs 1.15 times the least in its history, 2 on a usage error
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from penstock.bench.arguments import count, nonnegative, option
+from penstock.bench.arguments import count, option
 from penstock.bench.overhead import history
 from penstock.bench.overhead.loads import DEFAULT, QUICK, Plan
-from penstock.bench.overhead.rounds import DIRECT, Results, Rounds
-from penstock.bench.overhead.table import MEASURED, table
+from penstock.bench.overhead.rounds import DIRECT, MEASURED, Results, Rounds
 from penstock.bench.peers.field import Peer, peers, start_all
 from penstock.bench.peers.peer import Running
 from penstock.bench.processes import start_server, stop
-from penstock.bench.report import machine, save
+from penstock.bench.report import head, machine, row, save
 
 # With one backend behind them their rules have nothing to choose: the cheapest where one costs.
 DEFAULT_PEERS: Final = (
     "penstock,nginx,HAProxy,Envoy,smg:round_robin,vllm-router:round_robin,LiteLLM,aiohttp"
 )
 
+# The measured one over each of these.
+RATIOS: Final = ("nginx", "vllm-router", "smg", "aiohttp")
+
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
-    plan = _plan(options)
+    plan = QUICK if options.quick else DEFAULT
+    if options.rounds is not None:
+        plan = plan.of_rounds(options.rounds)
     before = history.read(options.history) if options.history else []  # a wrong file ends it here
     with ExitStack() as stack, TemporaryDirectory(prefix="penstock-bench-") as folder:
         backend = start_backend()
@@ -60,32 +62,20 @@ def run(options: Namespace) -> int:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    patience = "seconds for measurements to be repeated that others disturbed (default 30)"
     file = "add a line of ratios to nginx and aiohttp to this file of CSV; exit 1 if one is more"
     for name, kind, default, text in (
         ("--rounds N", count, None, "rounds (default 2)"),
         ("--quick", bool, None, "three minutes, rough figures"),
         ("--peers A,B:RULE", peers, DEFAULT_PEERS, "which to measure"),
-        ("--patience S", nonnegative, None, patience),
         ("--json OUT", Path, None, "write every round's values"),
         ("--history FILE", Path, None, f"{file} than {history.BOUND:g} times the least in it"),
     ):
         option(parser, name, kind, default, text)
 
 
-def _plan(options: Namespace) -> Plan:
-    plan = QUICK if options.quick else DEFAULT
-    if options.rounds is not None:
-        plan = plan.of_rounds(options.rounds)
-    if options.patience is not None:
-        plan = replace(plan, repeats_s=options.patience)
-    return plan
-
-
 def _line(
     path: Path, plan: Plan, results: Results, running: Mapping[str, Running]
 ) -> dict[str, str]:
-    """The line of this run in a history."""
     versions = "".join([each.version for each in running.values()])
     about = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -140,3 +130,89 @@ def _content(command: str, results: Results, running: dict[str, Running]) -> dic
         "saturated": results.saturated,
         "faults": results.faults,
     }
+
+
+# The table: a row a metric, a column a subject, then the ratios -----------------------------
+
+
+class Row(NamedTuple):
+    """One metric: its label and how its values are written."""
+
+    metric: str
+    label: str
+    digits: int = 1
+    ratios: bool = False
+    spread: bool = False
+    total: bool = False  # of all rounds: a fault in one is not averaged away
+
+
+def rows(plan: Plan) -> list[Row]:
+    load, wide = plan.streams[0], plan.wide
+    costs = [
+        Row(f"{each.metric}_us", f"us of CPU per event, {each.title}", 1, True, True)
+        for each in plan.streams
+    ]
+    costs += [
+        Row(f"{each.metric}_us", f"us of CPU per {each.title}", 1, True, True)
+        for each in plan.requests
+    ]
+    checks = [
+        row
+        for each in plan.loads[:-1]
+        for row in (
+            Row(f"{each.metric}_percent", f"{each.title}: of the wanted rate, %", 0),
+            Row(f"{each.metric}_broken", "broken, all rounds", 0, total=True),
+            Row(f"{each.metric}_others_percent", "of a core: others on the machine, %", 0),
+        )
+    ]
+    return [
+        *costs,
+        Row("first_byte_p50_ms", "added first-byte latency, idle, p50 ms", 3, True),
+        Row("first_byte_p99_ms", "added first-byte latency, idle, p99 ms", 3, True),
+        Row("memory_mib", f"peak memory after {load.title}, MiB", 1, True),
+        *checks,
+        Row("wide_broken", f"{wide.title}: broken streams, all rounds", 0, total=True),
+        Row("wide_percent", "of the wanted rate, %", 0),
+        Row("wide_us", "us of CPU per event", 1, True, True),
+        Row("wide_gap_p99_ms", "inter-event gap, p99 ms", 2),
+        Row("wide_gap_added_p99_ms", "added to direct's gap, p99 ms", 2, spread=True),
+        Row("wide_late_p50_ms", "lateness of events, p50 ms", 2),
+        Row("wide_late_p99_ms", "lateness of events, p99 ms", 2),
+        Row("wide_late_added_p99_ms", "added to direct's lateness, p99 ms", 2, spread=True),
+        Row("wide_memory_mib", "peak memory after it, MiB", 1, True),
+        Row("wide_client_percent", "of a core: load client, %", 0),
+        Row("wide_backend_percent", "of a core: backend, %", 0),
+        Row("wide_others_percent", "of a core: others on the machine, %", 0),
+    ]
+
+
+def cell(results: Results, row: Row, subject: str) -> str:
+    """The median, with the least and the greatest round where the spread is shown."""
+    middle = results.median(row.metric, subject)
+    if middle is None:
+        return "-"
+    values = results.rounds(row.metric, subject)
+    text = f"{sum(values) if row.total else middle:,.{row.digits}f}"
+    if row.spread and len(values) > 1:
+        text += f" ({min(values):,.{row.digits}f} to {max(values):,.{row.digits}f})"
+    return text
+
+
+def ratio_cell(results: Results, row: Row, measured: str, other: str) -> str:
+    ratio = results.ratio(row.metric, measured, other) if row.ratios else None
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def table(results: Results, plan: Plan, peers: Sequence[str]) -> str:
+    """The table; a peer that was not measured has dashes."""
+    subjects = [DIRECT, *peers]
+    measured = next((label for label in peers if label.split()[0] == MEASURED), "")
+    others = [label for label in peers if measured and label.split()[0] in RATIOS]
+    heads = ["", *subjects, *(f"{MEASURED} / {label.split()[0]}" for label in others)]
+    lines = [head(*heads)]
+    for each in rows(plan):
+        cells = [cell(results, each, subject) for subject in subjects]
+        if any(text != "-" for text in cells):
+            ratios = [ratio_cell(results, each, measured, label) for label in others]
+            lines.append(row(each.label, *cells, *ratios))
+    return "\n".join(lines)

@@ -87,8 +87,6 @@ class Tally:
 
 
 class StreamConnection(Connection):
-    """One stream on its own connection."""
-
     def __init__(self, load: StreamLoad, tally: Tally) -> None:
         self._tally = tally
         self._request = answers.chat_request(events=load.events, interval_ms=load.interval_ms)

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.bench.overhead.rounds import Results
-from penstock.bench.overhead.table import MEASURED
+from penstock.bench.overhead.rounds import MEASURED, Results
 from penstock.bench.report import BenchError
 
 # What is compared, and with whom. Absolute times say nothing: machines differ by the hour.
@@ -62,7 +61,6 @@ def read(path: Path) -> list[Line]:
 
 
 def add(path: Path, line: Line) -> None:
-    """Write one more line."""
     new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -30,10 +30,11 @@ from penstock.bench.report import say
 from penstock.bench.routing.outcome import quantile
 
 DIRECT: Final = "direct"
+MEASURED: Final = "penstock"
 CLIENT: Final = "penstock.bench.overhead.client"
 CLIENT_S: Final = 60.0
 # Peers of the wide load, beside direct: the measured one and whom it is compared with.
-WIDE: Final = ("penstock", "nginx", "smg", "vllm-router")
+WIDE: Final = (MEASURED, "nginx", "smg", "vllm-router")
 # Below this share of the wanted rate, or above this share of a core for one of
 # the load's own two processes, it is not the peer that is measured.
 RATE_SHARE_MIN: Final = 0.98
@@ -74,7 +75,6 @@ class Results:
 
 
 def order(names: list[str], number: int) -> list[str]:
-    """The names, rotated by the number of the round."""
     shift = number % len(names)
     return names[shift:] + names[:shift]
 

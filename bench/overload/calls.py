@@ -55,7 +55,6 @@ class Call:
 
     @property
     def answer_tokens(self) -> int:
-        """The length of its answer."""
         return self.output_tokens if self.capped is None else min(self.output_tokens, self.capped)
 
 

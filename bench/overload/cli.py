@@ -9,7 +9,7 @@ import statistics
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,20 +20,16 @@ import uvloop
 from penstock.balancing.admission.degradation import Step
 from penstock.bench.arguments import listed, names, option, options_of_runs, positive
 from penstock.bench.overload import panel
-from penstock.bench.overload.calls import HIGH_SHARE, Call, Clients, Log, Open
+from penstock.bench.overload.calls import Call, Log
 from penstock.bench.overload.http import Player
 from penstock.bench.overload.mixes import ENGINES, MIXES, PROFILE
 from penstock.bench.overload.outcome import longest_quarter, of_pressed
 from penstock.bench.overload.scenes import RULES as PLAIN_RULES
-from penstock.bench.overload.scenes import Scene, is_high
-from penstock.bench.overload.world import Site
+from penstock.bench.overload.scenes import WARM_S, Scene, is_high, loaded
 from penstock.bench.peers.field import peers, start_all
 from penstock.bench.peers.fleet import Fleet
 from penstock.bench.report import computed, head, row, save, say, short
 
-# What happens before is not counted, and after the last call there is time for answers.
-WARM_S: Final = 20.0
-REST_S: Final = 40.0
 SHOWN: Final = (
     ("good_per_s", "good/s"),
     ("tokens_per_s", "tokens/s"),
@@ -48,33 +44,26 @@ SHOWN: Final = (
     ("preemptions", "preemptions"),
     ("prediction_error", "prediction off"),
 )
-# The share of each KV cache that a low class leaves free, by default.
-RESERVES: Final = {"standard": 0.0, "batch": 0.1}
 DEGRADE: Final = "degrade"
 RULES: Final = (*PLAIN_RULES, DEGRADE)
-# What `degrade` does beside admission: at half of the pressure, shorter answers to the low class.
 GROUPS: Final = {"high": is_high, "low": lambda call: call.rank > 0}
+# What `degrade` does beside admission: at half of the pressure, shorter answers to the low class.
 STEPS: Final = (Step(rank=1, pressure=0.5, max_tokens=256),)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. `load`: 1.0 is the capacity of the mix. `high_load`: the part of it that the high
-    class sends. None: a tenth of all calls. `low_class`: that of all other calls."""
+    """One run. `load`: 1.0 is the capacity of the mix."""
 
     mix: str
     load: float
     rule: str
     seed: int
     length_s: float
-    high_load: float | None = None
-    high_alone: bool = False
-    low_class: str = "standard"
 
     def calls(self) -> list[Call]:
         """The same for all rules."""
-        calls = self._scene().calls(self.seed)
-        return [call for call in calls if is_high(call) or not self.high_alone]
+        return self._scene().calls(self.seed)
 
     def figures(self) -> dict[str, float]:
         """Compute it, in virtual time. The same cell gives the same figures."""
@@ -89,11 +78,7 @@ class Cell:
         return of_pressed(log, *span_s, preemptions, GROUPS) | {"longest_quarter": quarter}
 
     def _scene(self) -> Scene:
-        mix = MIXES[self.mix]
-        high = HIGH_SHARE if self.high_load is None else min(1.0, self.high_load / self.load)
-        source = Open(mix, self.load, Clients(high_share=high))
-        site = Site((mix.profile,) * ENGINES)
-        return Scene(self.mix, (source,), site, WARM_S, self.length_s, REST_S, pressed=True)
+        return replace(loaded(self.mix, self.load), length_s=self.length_s)
 
 
 def run(options: Namespace) -> int:
@@ -114,15 +99,10 @@ def run(options: Namespace) -> int:
 def _in_virtual_time(options: Namespace) -> dict[Cell, dict[str, float]]:
     seeds = range(1, options.seeds + 1)
     cells = [
-        Cell(mix, load, rule, seed, options.length_s, *_of_classes(options))
+        Cell(mix, load, rule, seed, options.length_s)
         for mix, load, rule, seed in product(options.mix, options.load, options.rules, seeds)
     ]
     return computed(Cell.figures, cells, options.jobs, _name)
-
-
-def _of_classes(options: Namespace) -> tuple[float | None, bool, str]:
-    """What each cell is told of its classes."""
-    return options.high_load, options.high_alone, options.low_class
 
 
 def _name(cell: Cell) -> str:
@@ -146,11 +126,10 @@ def _over_http(options: Namespace) -> dict[Cell, dict[str, float]]:
                 say(f"left out: {peer.label}: {reason}")
             seeds = range(1, options.seeds + 1)
             for load, seed, (peer, proxy) in product(options.load, seeds, running.items()):
-                classes = _of_classes(options)
-                cell = Cell(name, load, peer.label, seed, options.length_s, *classes)
+                cell = Cell(name, load, peer.label, seed, options.length_s)
                 say(_name(cell))
                 fleet.fresh()
-                player = Player(proxy.port, options.speedup, seed, options.low_class)
+                player = Player(proxy.port, options.speedup, seed)
                 log = uvloop.run(player.play(cell.calls()))
                 found[cell] = cell.judged(log)
     return found
@@ -171,8 +150,6 @@ def arguments(parser: ArgumentParser) -> None:
         " answers of 256 tokens at most for the low class"
     )
     peer = "through penstock, penstock:token_cost+at_once or another proxy of `bench peers`"
-    high = "what the high class sends, of the fleet's capacity; none: a tenth of all calls"
-    low = "of the other calls; batch leaves a tenth of each KV cache"
     half = "patient clients below the capacity or little above it, far too many calls, or both:"
     half += " beside a baseline, bold where the difference is more than its noise"
     for name, kind, default, text in (
@@ -181,9 +158,6 @@ def arguments(parser: ArgumentParser) -> None:
         ("--rules NAME,…", names("rule", RULES), None, rules),
         ("--http PEER,…", peers, None, f"in real time, {peer}"),
         ("--speedup X", positive, 1.0, "how many times as fast the servers run with --http"),
-        ("--high-load X", positive, None, high),
-        ("--high-alone", bool, None, "the same calls of the high class, and none of the low one"),
-        ("--low-class", list(RESERVES), "standard", low),
         ("--length-s S", positive, 80.0, "of a run"),
         ("--panel", list(panel.HALVES), None, half),
         ("--cells NAME,…", names("cell", panel.SCENES), None, "only these of the panel"),

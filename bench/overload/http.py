@@ -21,7 +21,8 @@ from penstock.bench.routing.trace import Arrival
 # How long an answer may take once it has begun, in real time.
 ANSWER_S: Final = 60.0
 _TEXT: Final = re.compile(rb'"content": ?"[^"]')
-_HIGH: Final = "interactive"
+# By rank.
+_CLASSES: Final = ("interactive", "standard")
 
 
 class Watched(ClientConnection):
@@ -44,11 +45,8 @@ class Watched(ClientConnection):
 
 
 class Player:
-    """Plays calls through one proxy."""
-
-    def __init__(self, port: int, speedup: float, seed: int, low_class: str = "standard") -> None:
+    def __init__(self, port: int, speedup: float, seed: int) -> None:
         self._port = port
-        self._classes = (_HIGH, low_class)
         self._speedup = speedup
         self._rng = Random(seed)
         self._began_s = 0.0
@@ -82,7 +80,7 @@ class Player:
         arrival = Arrival(call.at_s, call.prompt_tokens, call.output_tokens)
         prompt = Prompt.of(arrival, f"{call.at_s:.6f}")
         headers = prompt.headers | {
-            "x-penstock-priority": self._classes[call.rank],
+            "x-penstock-priority": _CLASSES[call.rank],
             "x-stainless-read-timeout": f"{patience_s:.3f}",
         }
         try:

@@ -22,8 +22,6 @@ WINDOW_STEPS: Final = 4
 
 
 class Idle:
-    """Watches a world."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._waiting: dict[Attempt, None] = {}  # and some that wait no more

@@ -59,33 +59,24 @@ class Mix:
     beginning_tokens: int = 0
 
 
-def _uniform(rng: Random) -> tuple[int, int]:
-    return rng.randint(256, 8_192), rng.randint(50, 500)
+def sizes(
+    least: int, most: int, shortest: int, longest: int
+) -> Callable[[Random], tuple[int, int]]:
+    """Prompts and answers from one size to another."""
+    return lambda rng: (rng.randint(least, most), rng.randint(shortest, longest))
 
 
 def _skewed(rng: Random) -> tuple[int, int]:
     return (20_000 if rng.random() < 0.08 else 300), 64
 
 
-def _decode(rng: Random) -> tuple[int, int]:
-    return rng.randint(50, 500), rng.randint(200, 1_000)
-
-
-def _kv(rng: Random) -> tuple[int, int]:
-    return rng.randint(200, 2_000), rng.randint(300, 1_500)
-
-
-def _agents(rng: Random) -> tuple[int, int]:
-    return rng.randint(100, 900), rng.randint(50, 300)
-
-
 MIXES: Final = {
     mix.name: mix
     for mix in (
-        Mix("uniform", H100, _uniform, 21.0),
+        Mix("uniform", H100, sizes(256, 8_192, 50, 500), 21.0),
         Mix("skewed", H100, _skewed, 50.0),
-        Mix("decode", replace(H100, max_num_seqs=64), _decode, 44.0),
-        Mix("kv", replace(H100, kv_tokens=100_000), _kv, 18.0),
-        Mix("agents", H100, _agents, 45.0, beginnings=180, beginning_tokens=6_144),
+        Mix("decode", replace(H100, max_num_seqs=64), sizes(50, 500, 200, 1_000), 44.0),
+        Mix("kv", replace(H100, kv_tokens=100_000), sizes(200, 2_000, 300, 1_500), 18.0),
+        Mix("agents", H100, sizes(100, 900, 50, 300), 45.0, 180, 6_144),
     )
 }

@@ -5,7 +5,7 @@ there, and where an engine has room, nothing should wait. PRESSED has far too ma
 and what else one tenant does to others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
@@ -36,6 +36,7 @@ from penstock.bench.overload.mixes import (
     Begins,
     Mix,
     Shown,
+    sizes,
 )
 from penstock.bench.overload.outcome import of_ordinary, of_pressed
 from penstock.bench.overload.world import GOOD_TTFT_S, Class, Site, World
@@ -54,6 +55,9 @@ PATIENT_CLASSES: Final = (
     Class(30.0, 0.2, impatient=False),
     Class(600.0, 0.1, impatient=False),
 )
+# What happens before is not counted, and after the last call there is time for answers.
+WARM_S: Final = 20.0
+REST_S: Final = 40.0
 VICTIM: Final = "victim"
 HIGH: Final = "high"
 
@@ -81,9 +85,9 @@ class Scene:
     name: str
     sources: tuple[Source, ...]
     site: Site = FLEET
-    warm_s: float = 20.0
+    warm_s: float = WARM_S
     length_s: float = 80.0
-    rest_s: float = 40.0
+    rest_s: float = REST_S
     past: Past | None = None
     pressed: bool = False
     victim: str = ""
@@ -146,13 +150,6 @@ TRACE: Final = TRACES / "servegen-language-m-large.day3-12to18h.jsonl.gz"
 BEGIN_S: Final = 10.0
 
 
-def sizes(
-    least: int, most: int, shortest: int, longest: int
-) -> Callable[[Random], tuple[int, int]]:
-    """Prompts and answers from one size to another."""
-    return lambda rng: (rng.randint(least, most), rng.randint(shortest, longest))
-
-
 def _reasoning(rng: Random) -> tuple[int, int]:
     """About as in ServeGen's reasoning trace: means of 2,000 and 1,300 tokens, and long tails."""
     prompt, answer = rng.lognormvariate(6.2, 1.5), rng.lognormvariate(6.7, 0.95)
@@ -177,7 +174,7 @@ THINKING: Final = Shown(hidden_tokens=(620, 1_040))
 UNSHOWN: Final = replace(THINKING, begins=Begins.NEVER)
 
 
-def _chats(name: str, load: float, site: Site = FLEET, warm_s: float = 20.0) -> Scene:
+def _chats(name: str, load: float, site: Site = FLEET, warm_s: float = WARM_S) -> Scene:
     """A tenth is of the high class."""
     return Scene(name, (Open(CHATS, load, replace(PATIENT, high_share=HIGH_SHARE)),), site, warm_s)
 
@@ -275,7 +272,7 @@ def _site(mix: str) -> Site:
     return Site((MIXES[mix].profile,) * ENGINES)
 
 
-def _load(mix: str, load: float) -> Scene:
+def loaded(mix: str, load: float) -> Scene:
     """A tenth is of the high class."""
     source = Open(MIXES[mix], load, Clients())
     return Scene(f"{mix}_{load:g}", (source,), _site(mix), length_s=60.0, pressed=True)
@@ -295,8 +292,8 @@ def _beside(name: str, mix: str, *attacks: Open) -> Scene:
 
 
 PRESSED: Final = (
-    *chain.from_iterable((_load(mix, 2.0), _load(mix, 5.0)) for mix in MIXES),
-    *(_load(mix, 1.1) for mix in ("uniform", "skewed", "kv")),
+    *chain.from_iterable((loaded(mix, 2.0), loaded(mix, 5.0)) for mix in MIXES),
+    *(loaded(mix, 1.1) for mix in ("uniform", "skewed", "kv")),
     _classes("uniform"),
     _classes("kv"),
     *(_beside(f"flood_{mix}", mix, Open(MIXES[mix], 10.0, ATTACKER)) for mix in FLOODED),

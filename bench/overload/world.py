@@ -82,8 +82,6 @@ class Attempt:
 
 
 class World(Engines):
-    """One run."""
-
     def __init__(
         self,
         mix: Mix | Site,

@@ -48,9 +48,7 @@ class Sample:
     fault: str = ""
 
 
-async def replay(
-    port: int, prompts: Sequence[Prompt], speedup: float = 1.0, within_s: float = ANSWER_S
-) -> list[Sample]:
+async def replay(port: int, prompts: Sequence[Prompt], speedup: float) -> list[Sample]:
     """Every request at its arrival's time, `speedup` times as fast; all answers, checked."""
     loads = [(prompt, prompt.raw) for prompt in prompts]
     clients = Clients(port)
@@ -60,19 +58,17 @@ async def replay(
         for prompt, raw in loads:
             due_s = began_s + prompt.arrival.at_s / speedup
             await asyncio.sleep(due_s - monotonic())
-            tasks.append((due_s, group.create_task(_ask(clients, prompt, raw, due_s, within_s))))
+            tasks.append((due_s, group.create_task(_ask(clients, prompt, raw, due_s))))
     clients.close()
     for due_s, task in tasks:  # afterwards: it would take the time of those still open
         look_at(*task.result(), due_s)
     return [task.result()[0] for _, task in tasks]
 
 
-async def _ask(
-    clients: Clients, prompt: Prompt, raw: bytes, due_s: float, within_s: float
-) -> tuple[Sample, Answer]:
+async def _ask(clients: Clients, prompt: Prompt, raw: bytes, due_s: float) -> tuple[Sample, Answer]:
     sample = Sample(prompt, late_s=monotonic() - due_s)
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(ANSWER_S):
             return sample, await clients.ask(raw)
     except OSError as error:  # a timeout too
         sample.fault = type(error).__name__
@@ -96,11 +92,6 @@ def look_at(sample: Sample, answer: Answer, due_s: float) -> None:
     if not sample.fault:
         whole = content_of(body) == sample.prompt.answer
         sample.fault = answer.fault or ("" if whole else "not whole")
-
-
-def faults(samples: Sequence[Sample]) -> dict[str, int]:
-    """How many answers were not whole, by what was wrong."""
-    return dict(Counter(sample.fault for sample in samples if sample.fault))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +136,11 @@ def measure(peer: Running, fleet: Fleet, prompts: Sequence[Prompt], speedup: flo
         for now, then in zip(fleet.work(), work, strict=True)
     ]
     tokens = [each["prompt_tokens_total"] for each in done]
+    faults = Counter(sample.fault for sample in samples if sample.fault)
     return Cell(
         figures=_figures(samples, done, speedup),
         shares=[each / max(1, sum(tokens)) for each in tokens],
-        faults=faults(samples) | ({} if rested else {"engines at work before": 1}),
+        faults=faults | ({} if rested else {"engines at work before": 1}),
         requests=len(samples),
         cpu_ms_per_request=used.cpu_ns["peer"] / 1e6 / len(samples),
         core_shares={name: ns / 1e9 / used.window_s for name, ns in used.cpu_ns.items()},

@@ -7,10 +7,12 @@ error.
 """
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -20,11 +22,11 @@ from penstock.bench.peers.cell import Cell, measure
 from penstock.bench.peers.field import Peer, peers, start_all
 from penstock.bench.peers.fleet import Fleet
 from penstock.bench.peers.peer import Running
-from penstock.bench.peers.report import both_table, peers_table
 from penstock.bench.peers.workload import Prompt, Workload
-from penstock.bench.report import machine, save, say
+from penstock.bench.report import head, machine, row, save, say
 from penstock.bench.routing.cell import workload
 from penstock.bench.routing.generators import GENERATORS
+from penstock.bench.routing.outcome import half_width, quantile
 from penstock.bench.routing.trace import Arrival, UnknownFormat
 from penstock.bench.sim.profiles import GPUS
 
@@ -33,6 +35,29 @@ PEERS: Final = (
     "vllm-router:cache_aware,vllm-router:power_of_two,LiteLLM"
 )
 WARM_REQUESTS: Final = 20
+
+_SHOWN: Final = (
+    ("ttft_mean_s", "TTFT mean ms", 1e3, 0),
+    ("ttft_p50_s", "p50", 1e3, 0),
+    ("ttft_p99_s", "p99", 1e3, 0),
+    ("itl_p99_s", "ITL p99 ms", 1e3, 0),
+    ("e2e_mean_s", "E2E mean ms", 1e3, 0),
+    ("goodput", "goodput", 1.0, 3),
+    ("hit_rate", "hits", 1.0, 3),
+)
+_HEADS: Final = (
+    "peer",
+    "TTFT / first row's",
+    "short: mean ms",
+    "p99",
+    *(title for _, title, _, _ in _SHOWN),
+    "shares %",
+    "CPU ms / request",
+    "core %",
+    "MiB",
+    "requests",
+    "not whole",
+)
 
 
 def run(options: Namespace) -> int:
@@ -56,8 +81,6 @@ def run(options: Namespace) -> int:
         mine = {peer: played.cells.get((workload.name, peer), []) for peer in running}
         print(f"\n{workload.title}, load {workload.load:g}\n")
         print(peers_table(mine, missing, memory))
-        if options.virtual:
-            print(f"\n{both_table(mine, workload.in_virtual_time)}")
     print(_about(options, running))
     ours = [runs for (_, peer), runs in played.cells.items() if peer.name == "penstock"]
     broken = any(cell.faults for runs in ours for cell in runs)
@@ -159,7 +182,6 @@ def arguments(parser: ArgumentParser) -> None:
         ("--speedup X", positive, 1.0, "of the engines"),
         ("--seconds S", positive, 8.0, "of a round"),
         ("--rounds N", count, 1, "each with a seed of its own"),
-        ("--virtual", bool, None, "beside penstock's policies: in virtual time"),
         ("--json OUT", Path, None, "write every run's figures"),
     ):
         option(parser, name, kind, default, text)
@@ -169,3 +191,79 @@ def _workload(text: str) -> tuple[str, float]:
     """A workload and its load; 0.0: that of all."""
     name, _, load = text.partition("@")
     return workload(name), positive(load) if load else 0.0
+
+
+# The tables ----------------------------------------------------------------------------------
+
+
+def peers_table(
+    cells: Mapping[Peer, Sequence[Cell]], missing: Mapping[Peer, str], memory: Mapping[Peer, float]
+) -> str:
+    """A row a peer, means over its rounds; who could not run says why.
+
+    With three rounds and more their 95 % intervals; with any, what the same requests took through
+    the first peer. Short prompts are those below cell.SHORT_TOKENS.
+    """
+    lines = [head(*_HEADS)]
+    first = next(iter(cells.values()), ())
+    lines += [row(*_cells(peer, runs, first, memory)) for peer, runs in cells.items() if runs]
+    lines += [row(peer.label, f"did not run: {reason}") for peer, reason in missing.items()]
+    notes = {
+        f"Saturated: {peer.label}, {text}."
+        for peer, runs in cells.items()
+        for text in dict.fromkeys(text for cell in runs for text in cell.saturated)
+    }
+    return "\n".join([*lines, *([""] if notes else []), *sorted(notes)])
+
+
+def _cells(
+    peer: Peer, runs: Sequence[Cell], first: Sequence[Cell], memory: Mapping[Peer, float]
+) -> list[str]:
+    shares = [fmean(of(cell.shares) for cell in runs) for of in (min, max)]
+    return [
+        peer.label,
+        _ratios(runs, first),
+        *_short(runs),
+        *(_mean(runs, key, unit, digits) for key, _, unit, digits in _SHOWN),
+        f"{100 * shares[0]:.0f} to {100 * shares[1]:.0f}",
+        f"{fmean(cell.cpu_ms_per_request for cell in runs):.2f}",
+        f"{100 * fmean(cell.core_shares['peer'] for cell in runs):.0f}",
+        f"{memory[peer]:.0f}" if peer in memory else "-",
+        str(sum(cell.requests for cell in runs)),
+        _faults(runs),
+    ]
+
+
+def _ratios(runs: Sequence[Cell], first: Sequence[Cell]) -> str:
+    """Mean TTFT over that of the first peer, round by round: least to most."""
+    pairs = zip(runs, first, strict=False)  # a peer that died has fewer rounds
+    ratios = [
+        mine.figures["ttft_mean_s"] / base.figures["ttft_mean_s"]
+        for mine, base in pairs
+        if mine.figures and base.figures
+    ]
+    if not ratios:
+        return "-"
+    least, most = min(ratios), max(ratios)
+    return f"{least:.2f}" if len(ratios) == 1 else f"{least:.2f} to {most:.2f}"
+
+
+def _short(runs: Sequence[Cell]) -> tuple[str, str]:
+    """Mean and p99 TTFT of short prompts, all rounds pooled."""
+    pooled = [ttft_s for cell in runs for ttft_s in cell.short_ttft_s]
+    if not pooled:
+        return "-", "-"
+    return f"{1e3 * fmean(pooled):.0f}", f"{1e3 * quantile(pooled, 0.99):.0f}"
+
+
+def _mean(runs: Sequence[Cell], key: str, unit: float, digits: int) -> str:
+    values = [cell.figures[key] * unit for cell in runs if key in cell.figures]
+    if not values:
+        return "-"
+    interval = f" ± {half_width(values):.{digits}f}" if len(values) > 2 else ""
+    return f"{fmean(values):.{digits}f}{interval}"
+
+
+def _faults(runs: Sequence[Cell]) -> str:
+    counts = sum((Counter(cell.faults) for cell in runs), Counter[str]())
+    return ", ".join(f"{number} x {fault}" for fault, number in counts.items()) or "0"

@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any, Final, NamedTuple
@@ -33,7 +34,6 @@ from penstock.bench.processes import (
     free_port,
     python,
     start,
-    start_server,
     stop,
 )
 
@@ -66,13 +66,15 @@ class Place(NamedTuple):
 class Kind:
     """A proxy. Of its rules the first is given to it when none is named.
 
-    `command` writes what it reads and says how it is called; `pin`: its package on PyPI;
+    `command` writes what it reads and says how it is called; `pin`: its package on PyPI; `version`:
+    if neither that nor its program tells it;
     `serves_metrics` on its `admin_port`; `forks`: a child moves the bytes; others as in `Running`.
     """
 
     rules: tuple[str, ...]
     command: Callable[[Place], list[str]]
     pin: str = ""
+    version: str = ""
     health: str = "/health"
     start_s: float = START_S
     environment: Mapping[str, str] | None = None
@@ -87,7 +89,7 @@ class Kind:
         place = Place(backends, folder, rule, free_port(), free_port(), own)
         command = self.command(place)
         process = serve(command, place.port, self.health, self.start_s, self.environment)
-        number = self.pin.partition("==")[2] or version_of([command[0], "-v"])
+        number = self.pin.partition("==")[2] or self.version or version_of([command[0], "-v"])
         pid = children_of(process.pid)[0] if self.forks else process.pid
         metrics_port = place.admin_port if self.serves_metrics else None
         told = self.rewrites, self.load_share
@@ -171,7 +173,6 @@ _ENVOY_FILTERS: Final = "type.googleapis.com/envoy.extensions.filters"
 
 
 def _envoy(at: Place) -> list[str]:
-    """One worker."""
     found = list((at.environment / "lib").rglob("_bin/envoy"))
     if not found:
         raise NotStarted("its package has no program for this machine")
@@ -273,29 +274,19 @@ def start_penstock(backends: Sequence[int], rule: str) -> Running:
         stop(process)
         raise
     asked = start(python("penstock.proxy", "--version"), stdout=PIPE, stderr=DEVNULL)
-    version = asked.communicate()[0].decode().strip()
-    return Running(version, port, process.pid, process, admin_port)
+    told = asked.communicate()[0].decode().strip()
+    return Running(told, port, process.pid, process, admin_port)
 
 
-def start_aiohttp(backends: Sequence[int], rule: str) -> Running:
+def _aiohttp(at: Place) -> list[str]:
     """A bare pass-through before the first backend: what a proxy costs that is written so."""
-    import aiohttp
-
-    process, port = start_server("penstock.bench.peers.passthrough", url(backends[0]))
-    return Running(f"aiohttp {aiohttp.__version__}", port, process.pid, process)
+    return python("penstock.bench.peers.passthrough", str(at.port), at.urls[0])
 
 
-# Those of ours, by their rules, and how they are started.
-OURS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[int], str], Running]]]] = {
-    "penstock": (
-        (
-            *("token_cost", "least_tokens", "session", "least_requests", "round_robin"),
-            *("power_of_two", "peak_ewma", "token_cost+at_once"),
-        ),
-        start_penstock,
-    ),
-    "aiohttp": (("",), start_aiohttp),
-}
+_OURS: Final = (
+    *("token_cost", "least_tokens", "session", "least_requests", "round_robin"),
+    *("power_of_two", "peak_ewma", "token_cost+at_once"),
+)
 OTHERS: Final[Mapping[str, Kind]] = {
     "nginx": Kind(tuple(_NGINX_RULES), _nginx, forks=True),
     "HAProxy": Kind(("leastconn", "roundrobin", "hdr(x-session-id)"), _haproxy),
@@ -329,12 +320,12 @@ OTHERS: Final[Mapping[str, Kind]] = {
         # 0.65 ms of CPU an event: a core is full at some 1,500 events/s.
         load_share=0.02,
     ),
+    "aiohttp": Kind(("",), _aiohttp, version=version("aiohttp")),
 }
 # The rules of all, in the order of the tables.
 RULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "penstock": OURS["penstock"][0],
+    "penstock": _OURS,
     **{name: kind.rules for name, kind in OTHERS.items()},
-    "aiohttp": OURS["aiohttp"][0],
 }
 
 
@@ -366,8 +357,8 @@ class Peer:
 
     def start(self, backends: Sequence[int], folder: Path) -> Running:
         """Start it; `folder` is its own. Raises NotStarted."""
-        if self.name in OURS:
-            return OURS[self.name][1](backends, self.rule)
+        if self.name == "penstock":
+            return start_penstock(backends, self.rule)
         return OTHERS[self.name].start(self.name, backends, folder, self.rule)
 
 

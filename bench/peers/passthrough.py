@@ -1,7 +1,7 @@
 """A bare pass-through on aiohttp: what a proxy costs that is written the usual way.
 
-It streams chunks through and counts nothing. Prints its port.
-`python -m penstock.bench.peers.passthrough BACKEND_URL`.
+It streams chunks through and counts nothing.
+`python -m penstock.bench.peers.passthrough PORT BACKEND_URL`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _HOP_BY_HOP: Final = frozenset(
 )
 
 
-async def serve(backend: str) -> None:
+async def serve(port: int, backend: str) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -36,8 +36,7 @@ async def serve(backend: str) -> None:
         application.router.add_route("*", "/{path:.*}", relay)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, backlog=4_096).start()
-        print(runner.addresses[0][1], flush=True)
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=4_096).start()
         await stopped.wait()
         await runner.cleanup()
 
@@ -64,4 +63,4 @@ async def _relay(
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1]))
+    uvloop.run(serve(int(sys.argv[1]), sys.argv[2]))

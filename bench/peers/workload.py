@@ -3,9 +3,6 @@
 An arrival becomes a request on the wire, with the only answer that is right. A block of the trace
 becomes 2,048 bytes of text, the same wherever it is named, four bytes a token as the simulated
 servers count; what follows the blocks is the request's own.
-
-The same arrivals also go through an experiment in virtual time, so that a rule's order there can
-be held against its order over HTTP.
 """
 
 from dataclasses import dataclass
@@ -17,8 +14,7 @@ import orjson
 
 from penstock.bench.client import post
 from penstock.bench.peers.peer import KEY, MODEL
-from penstock.bench.routing.cell import maker, recorded
-from penstock.bench.routing.experiment import Experiment
+from penstock.bench.routing.cell import recorded
 from penstock.bench.routing.generators import GENERATORS
 from penstock.bench.routing.trace import BLOCK_TOKENS, Arrival, UnknownFormat, fitting
 from penstock.bench.routing.trace import speedup as speedup_for
@@ -69,7 +65,6 @@ class Prompt:
 
     @property
     def raw(self) -> bytes:
-        """The request as it goes on the wire."""
         headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         return post("/v1/chat/completions", self.body, headers.encode())
 
@@ -138,10 +133,3 @@ class Workload:
     def prompts(self) -> list[Prompt]:
         salt = f"{self.title} {self.seed}"
         return [Prompt.of(each, salt) for each in self.arrivals()]
-
-    def in_virtual_time(self, policy: str) -> dict[str, float]:
-        """The figures that an experiment gives for a policy of ours."""
-        experiment = Experiment(
-            maker(policy), GPUS[self.profile], backends=self.servers, routers=1, seed=self.seed
-        )
-        return experiment.run(self.arrivals()).figures()

@@ -28,15 +28,13 @@ from penstock.bench.arguments import count, names, option, positive
 from penstock.bench.client import HOST, ClientConnection, Way, get, post
 from penstock.bench.meter import descriptors
 from penstock.bench.peers.peer import MODEL
-from penstock.bench.reliability.proxy_process import Held, ProxyProcess
+from penstock.bench.reliability.proxy_process import QUIET, Held, ProxyProcess
 from penstock.bench.report import BenchError, head, row, verdict
 from penstock.bench.sim.connection import Connection
 from penstock.bench.sim.server import SimServer
 
 BATCH: Final = 50
 STEP_S: Final = 10.0
-# No probe during a phase: connections and counters are those of the clients alone.
-QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
 # The admin port's own requests.
 TASKS_SLACK: Final = 2
 # A rendered /metrics is kept so long.
@@ -286,7 +284,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     print(head("phase", "clients left", "counted in it", "p50 ms", "p99 ms", "max ms"))
     failures: list[str] = []
     for name in options.phases:

@@ -20,6 +20,8 @@ COUNTS: Final = (
     "active_decode_tokens",
     "streams",
 )
+# `health` without a probe after the first one: what is measured is the clients' alone.
+QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
 
 
 class Held(NamedTuple):

@@ -20,7 +20,7 @@ from penstock.bench.arguments import count, option
 from penstock.bench.client import HOST, METRICS, Clients
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
-from penstock.bench.reliability.proxy_process import ProxyProcess
+from penstock.bench.reliability.proxy_process import QUIET, ProxyProcess
 from penstock.bench.report import BenchError, head, row, verdict
 
 BACKENDS: Final = 1_000
@@ -32,9 +32,6 @@ KEPT: Final = "a scrape, text kept"
 RENDERED: Final = "a scrape, text rendered"
 # Each takes a backend of its own, so that the histograms of as many are told.
 POOL: Final = {"policy": "round_robin"}
-# Probes would be in the way of both kinds of seconds.
-QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
-_SCRAPE: Final = f"GET {METRICS} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode()
 
 
 class Gaps(asyncio.Protocol):
@@ -54,22 +51,11 @@ class Gaps(asyncio.Protocol):
         self.ended = True
 
 
-async def _scrape(port: int) -> bytes:
-    """The text of /metrics. Nothing is done with it before it is whole."""
-    reader, writer = await asyncio.open_connection(HOST, port)
-    writer.write(_SCRAPE)
-    parts = []
-    while part := await reader.read(262_144):
-        parts.append(part)
-    writer.close()
-    return b"".join(parts).partition(b"\r\n\r\n")[2]
-
-
-async def _second(gaps: Gaps, port: int | None) -> tuple[float, bytes]:
+async def _second(gaps: Gaps, proxy: ProxyProcess | None) -> tuple[float, bytes]:
     """The longest gap of one second in ms, and what a scrape at its begin was told."""
     gaps.longest_s = 0.0
     over = asyncio.create_task(asyncio.sleep(SECOND_S))
-    told = await _scrape(port) if port is not None else b""
+    told = await proxy.ask(METRICS) if proxy is not None else b""
     await over
     if gaps.ended or not gaps.longest_s:
         raise BenchError("the stream beside ended")
@@ -92,10 +78,10 @@ async def measure(
             loop = asyncio.get_running_loop()
             transport, gaps = await loop.create_connection(Gaps, HOST, proxy.port)
             transport.write(backend.PACED_SLOWLY)
-            last = await _scrape(proxy.admin_port)
+            last = await proxy.ask(METRICS)
             while len(longest_ms[RENDERED]) < scrapes:
                 longest_ms[NONE].append((await _second(gaps, None))[0])
-                gap_ms, told = await _second(gaps, proxy.admin_port)
+                gap_ms, told = await _second(gaps, proxy)
                 # Its own counters change all the time, so a new text differs.
                 longest_ms[KEPT if told == last else RENDERED].append(gap_ms)
                 last = told
@@ -123,5 +109,4 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     return verdict(report(uvloop.run(measure(options.scrapes, options.backends))))

@@ -146,7 +146,6 @@ class Others:
         return times_s
 
     async def quiet(self, seconds: float) -> list[float]:
-        """The same for so long."""
         ended = asyncio.Event()
         asyncio.get_running_loop().call_later(seconds, ended.set)
         return await self.window(ended)
@@ -336,7 +335,6 @@ def _kernel_bytes() -> int:
 
 
 def run(options: Namespace) -> int:
-    """Print both tables; returns the exit status."""
     failures = report(options, uvloop.run(attacks(options)))
     failures += report_stalled(uvloop.run(stall(options.clients, options.stall_s)))
     return verdict(failures)

@@ -15,7 +15,6 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -26,7 +25,7 @@ from penstock.bench.arguments import option, positive, share
 from penstock.bench.client import Clients, Way
 from penstock.bench.reliability.proxy_process import Held, ProxyProcess
 from penstock.bench.reliability.workload import FAULTS, Verdict, Wanted, judge, said, wanted
-from penstock.bench.report import head, row, save, verdict
+from penstock.bench.report import head, row, verdict
 from penstock.bench.sim.server import SimServer
 
 BACKENDS: Final = 4
@@ -205,12 +204,6 @@ class Report:
         busy = [server.name for server in soak.servers if not server.engine.idle]
         return found + [f"{name} still works for nobody" for name in busy]
 
-    def content(self, command: str) -> dict[str, Any]:
-        """The table and every sample, (seconds, bytes, descriptors, tasks)."""
-        samples = [(at_s, *held) for at_s, held in self._soak.samples]
-        about = {"command": command, "rows": self.rows()}
-        return about | {"failures": self.failures, "samples": samples}
-
     def rows(self) -> list[tuple[str, str]]:
         soak, before, after = self._soak, self._before, self._after
         memory = self.resident
@@ -259,12 +252,10 @@ async def soak(options: Namespace) -> Report:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     report = uvloop.run(soak(options))
     print(head(f"{options.seconds:g} s at {options.rate:g} requests/s", ""))
     for cells in report.rows():
         print(row(*cells))
-    save(options.json, report.content(options.command))
     return verdict(report.failures)
 
 
@@ -275,6 +266,5 @@ def arguments(parser: ArgumentParser) -> None:
         ("--aborts X", share, 0.05, "share that leaves"),
         ("--faults X", share, 0.02, "share that meets one"),
         ("--seed N", int, 1, "of arrivals and choices"),
-        ("--json OUT", Path, None, "write the table and all samples"),
     ):
         option(parser, name, kind, default, text)

@@ -29,8 +29,7 @@ from penstock.bench.arguments import count, names, option
 from penstock.bench.client import HOST, call
 from penstock.bench.processes import server
 from penstock.bench.reliability import backend
-from penstock.bench.reliability.proxy_process import ProxyProcess
-from penstock.bench.reliability.shapes import SHAPES
+from penstock.bench.reliability.proxy_process import QUIET, ProxyProcess
 from penstock.bench.report import BenchError, head, row, verdict
 
 MIB: Final = 2**20
@@ -40,18 +39,71 @@ MS_MAX: Final = 50.0
 # Of the limit: what a shape has around its size, and the head.
 SLACK_BYTES: Final = 65_536
 ANSWER_S: Final = 60.0
-# Sent in chunks of a byte each: it holds a sixth of its size.
-CHUNKS: Final = "chunks of a byte"
-# Names of one server.
-BACKENDS: Final = 64
-_CHUNKED_END: Final = b'19\r\n{"model":"m","prompt":""}\r\n0\r\n\r\n'
-BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _CHUNKED_END}
 # A model that nobody serves is unknown, however long its name. Counts beyond reason are refused.
 ANSWERS: Final = (200, 400, 404)
+# Names of one server.
+BACKENDS: Final = 64
 FLOAT: Final = struct.Struct("d")
 SETTLE_S: Final = 0.1
-# The backend answers no probe of the engine.
-QUIET: Final = {"interval_s": 600, "timeout_s": 5, "deep": {"interval_s": 600}}
+
+
+# Bodies that are dear to read, of any size: valid JSON, as any client may send it.
+HEAD: Final = b'{"model":"m","stream":true,'
+
+
+def _run(unit: bytes, size: int) -> bytes:
+    return unit * (size // len(unit))
+
+
+def _keys(size: int) -> bytes:
+    return b",".join([b'"k%d":1' % number for number in range(size // 13)])
+
+
+def _chat(inside: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    return lambda size: HEAD + b'"messages":[%b0]}' % inside(size)
+
+
+def _prompt(inside: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    return lambda size: HEAD + b'"prompt":[%b]}' % inside(size)
+
+
+SHAPES: Final[dict[str, Callable[[int], bytes]]] = {
+    "one string": lambda size: HEAD + b'"prompt":"%b"}' % (b"a" * size),
+    "escaped lines": lambda size: HEAD + b'"prompt":"%b"}' % _run(b"\\n", size),
+    "escaped quotes": lambda size: HEAD + b'"prompt":"%b"}' % _run(b'\\"', size),
+    "escaped letters": lambda size: HEAD + b'"prompt":"%b"}' % _run(b"\\u00e9", size),
+    "wide letters": lambda size: HEAD + b'"prompt":"%b"}' % _run("\u6cb3".encode(), size),
+    "data urls": _chat(lambda size: b'{"type":"image"},' + _run(b'"data:;base64,",', size)),
+    "half data urls": _chat(lambda size: b'{"type":"image"},' + _run(b'"data:",', size)),
+    "parts": _chat(lambda size: _run(b'{"type":"image"},', size)),
+    "images": _chat(
+        lambda size: _run(b'{"type":"image_url","url":"data:;base64,%b"},' % (b"A" * 60_000), size)
+    ),
+    "deep": _chat(lambda size: _run(b"[" * 400 + b"]" * 400 + b",", size)),
+    "deep objects": _chat(lambda size: _run(b'{"":' * 400 + b"0" + b"}" * 400 + b",", size)),
+    "empty objects": _chat(lambda size: _run(b"{},", size)),
+    "small objects": _chat(lambda size: _run(b'{"a":1},', size)),
+    "blanks between": _chat(lambda size: _run(b'{ "a" : "b" } , ', size)),
+    "blanks": _chat(lambda size: b" " * size),
+    "numbers": _chat(lambda size: _run(b"1.25e-7,", size)),
+    "empty keys": lambda size: HEAD + _run(b'"":1,', size) + b'"prompt":"x"}',
+    "own keys": lambda size: HEAD + _keys(size) + b',"prompt":"x"}',
+    "repeated keys": lambda size: HEAD + _run(b'"k":1,', size) + b'"prompt":"x"}',
+    "long key": lambda size: HEAD + b'"%b":1,"prompt":"x"}' % (b"k" * size),
+    "options": lambda size: HEAD + b'"stream_options":{%b}}' % _keys(size),
+    "repeated options": lambda size: HEAD + _run(b'"options":{},', size) + b'"a":1}',
+    "prompts": _prompt(lambda size: _run(b'"",', size) + b'"x"'),
+    "token ids": _prompt(lambda size: _run(b"1,", size) + b"1"),
+    "lists of ids": _prompt(lambda size: _run(b"[1],", size) + b"[1]"),
+    "model": lambda size: b'{"stream":true,"prompt":"x","model":"%b"}' % (b"m" * size),
+    "response id": lambda size: HEAD + b'"previous_response_id":"%b"}' % (b"r" * size),
+    "digits": lambda size: HEAD + b'"prompt":"x","max_tokens":%b}' % (b"1" * size),
+    "trailing blanks": lambda size: HEAD + b'"prompt":"x"}' + b" " * size,
+}
+# Sent in chunks of a byte each: it holds a sixth of its size.
+CHUNKS: Final = "chunks of a byte"
+_CHUNKED_END: Final = b'19\r\n{"model":"m","prompt":""}\r\n0\r\n\r\n'
+BODIES: Final = {**SHAPES, CHUNKS: lambda size: b"1\r\n \r\n" * (size // 6) + _CHUNKED_END}
 
 
 class Meter:
@@ -100,7 +152,6 @@ class Watcher:
         writer.write(backend.PACED)
 
     async def watch(self) -> None:
-        """Read on until cancelled."""
         while data := await self._reader.read(65_536):
             now_s = monotonic()
             found = backend.STAMP.search(data)  # the oldest of those that came together
@@ -208,7 +259,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table; returns the exit status."""
     return verdict(uvloop.run(report(options)))
 
 

@@ -152,7 +152,6 @@ class Request:
             self._outcome.add(self.arrival, self.ttft_s, now_s, self.sequence.cached_tokens)
 
     def broken(self, now_s: float) -> None:
-        """Its engine died."""
         self.lease.fail(now_s, suspicious=False, penal=False)
         if self._view is not None:
             if self.sequence.generated == 0:

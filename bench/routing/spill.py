@@ -1,8 +1,8 @@
 """`penstock bench spill`: long prompts in one fleet, in a pool of their own, and with spilling.
 
 A share of the requests has prompts of 100,000 tokens. A call is good with a first token within
-5 s (30 s for a long prompt) and 100 ms a token. The engines, the choices, the admission and the
-routes are the real ones, in discrete-event time or, with `--http`, in real processes.
+5 s (30 s for a long prompt) and 100 ms a token. The choices, the admission and the routes are the
+real ones, the engines simulated in discrete-event time.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -12,8 +12,6 @@ from itertools import product
 from random import Random
 from statistics import fmean
 from typing import Any, Final
-
-import uvloop
 
 from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
@@ -26,11 +24,6 @@ from penstock.balancing.routes.building import table_of
 from penstock.balancing.routes.decision import Target, spilled
 from penstock.balancing.routes.request import RouteRequest
 from penstock.bench.arguments import count, listed, option, options_of_runs, positive, share
-from penstock.bench.peers.cell import Sample, faults, replay
-from penstock.bench.peers.fleet import Fleet as Servers
-from penstock.bench.peers.peer import url
-from penstock.bench.peers.workload import Prompt
-from penstock.bench.reliability.proxy_process import ProxyProcess
 from penstock.bench.report import computed, head, row, save
 from penstock.bench.routing.experiment import Experiment, Router
 from penstock.bench.routing.outcome import GOOD_TPOT_S, Outcome, quantile
@@ -46,8 +39,6 @@ GOOD_LONG_S: Final = 30.0
 RULES: Final = ("one", "split", "spill")
 # Rates are found for a load, so the first guess does not matter.
 GUESS_PER_S: Final = 5.0
-# Nobody leaves: what waits for long counts in the percentiles.
-PATIENCE_S: Final = 600.0
 SHOWN: Final = (
     ("chat_p50_s", "interactive: TTFT p50 s"),
     ("chat_p99_s", "p99 s"),
@@ -58,7 +49,6 @@ SHOWN: Final = (
     ("chat_goodput", "interactive"),
     ("long_goodput", "long"),
     ("spilled", "spilled"),
-    ("lost", "without a whole answer"),
 )
 
 
@@ -78,7 +68,6 @@ class Cell:
     profile: str
     length_s: float
     admission: bool
-    http: bool = False
 
     def arrivals(self) -> list[Arrival]:
         """The same for all rules."""
@@ -91,9 +80,8 @@ class Cell:
         return [each._replace(at_s=each.at_s / faster) for each in found]
 
     def figures(self) -> dict[str, float]:
-        """Compute it, or play it over HTTP. Raises NotStarted."""
-        coming = self.arrivals()
-        return over_http(self, coming) if self.http else Spill(self).play(coming)
+        """Compute it. The same cell gives the same figures."""
+        return Spill(self).play(self.arrivals())
 
     def __str__(self) -> str:
         if self.rule == "one":
@@ -194,40 +182,13 @@ class Spill(Experiment):
         return self.outcome.told() | {"spilled": self.spilled / max(1, len(coming))}
 
 
-def over_http(cell: Cell, coming: Sequence[Arrival]) -> dict[str, float]:
-    """The same through one penstock before simulated servers, in real time. Raises NotStarted."""
-    prompts = [Prompt.of(each, "") for each in coming]
-    with Servers(cell.backends, cell.profile, 1.0) as fleet:
-        named = [{"name": f"gpu-{n}", "url": url(port)} for n, port in enumerate(fleet.ports)]
-        pools = {"long": named[: cell.long_engines], "chat": named[cell.long_engines :]}
-        config: dict[str, Any] = {
-            "log": {"access": False, "level": "error"},
-            "admission": {"enabled": cell.admission},
-            "pools": [{"name": name, "backends": each} for name, each in pools.items() if each],
-            "routes": cell.routes(),
-        }
-
-        async def played() -> list[Sample]:
-            async with ProxyProcess([], **config) as proxy:
-                return await replay(proxy.port, prompts, within_s=PATIENCE_S)
-
-        samples = uvloop.run(played())
-    outcome = TwoKinds(cell.backends)
-    for arrival, sample in zip(coming, samples, strict=True):
-        if not sample.fault:
-            outcome.add(arrival, sample.ttft_s, arrival.at_s + sample.end_s, 0)
-    return outcome.told() | {"lost": float(sum(faults(samples).values()))}
-
-
 def run(options: Namespace) -> int:
     """Print a table for each load. Returns the exit status."""
     cells = list(_cells(options))
-    jobs = 1 if options.http else options.jobs
-    found = computed(Cell.figures, cells, jobs, lambda cell: f"{cell} seed {cell.seed}")
-    columns = [each for each in SHOWN if each[0] in {"of_one", *found[cells[0]]}]
+    found = computed(Cell.figures, cells, options.jobs, lambda cell: f"{cell} seed {cell.seed}")
     for load in options.load:
         print(f"\nload {load:g}, {options.backends} x {options.profile}, share {options.share:g}\n")
-        print(head("rule", *[title for _, title in columns]))
+        print(head("rule", *[title for _, title in SHOWN]))
         mine = {cell: each for cell, each in found.items() if cell.load == load}
         one_s = 0.0
         for name in dict.fromkeys(map(str, mine)):
@@ -235,7 +196,7 @@ def run(options: Namespace) -> int:
             means = {key: fmean([each[key] for each in runs]) for key in runs[0]}
             one_s = one_s or means["chat_p99_s"]  # the first row's
             means["of_one"] = means["chat_p99_s"] / one_s if one_s else 1.0
-            print(row(name, *[f"{means[key]:.3g}" for key, _ in columns]))
+            print(row(name, *[f"{means[key]:.3g}" for key, _ in SHOWN]))
     save(options.json, {"cells": [asdict(cell) | each for cell, each in found.items()]})
     return 0
 
@@ -246,7 +207,7 @@ def _cells(options: Namespace) -> Iterator[Cell]:
     for load in options.load:
         ways = [("one", 0), *((rule, n) for n in options.long_engines for rule in RULES[1:])]
         for (rule, engines), seed in product(ways, range(1, options.seeds + 1)):
-            yield Cell(load, engines, rule, seed, *rest, options.admission, options.http)
+            yield Cell(load, engines, rule, seed, *rest, options.admission)
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -256,7 +217,6 @@ def arguments(parser: ArgumentParser) -> None:
         ("--long-engines N,…", listed(count), "5,6,7", "engines of the pool for long prompts"),
         ("--profile", GPUS, "8b-1xh100", "model and GPUs of each"),
         ("--share X", share, 0.08, "of long prompts"),
-        ("--http", bool, None, "in real time, through penstock before simulated servers"),
         ("--admission", bool, None, "requests wait before busy engines"),
         ("--length-s S", positive, 300.0, "of a run"),
     ):

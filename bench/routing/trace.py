@@ -93,7 +93,6 @@ def window(arrivals: Sequence[Arrival], length_s: float, rng: Random) -> list[Ar
 
 
 def opened(path: Path) -> IO[str]:
-    """The lines of a file, gzipped or not."""
     return gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
 
 

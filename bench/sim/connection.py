@@ -109,7 +109,6 @@ class Reply:
         self._write(self._head(200, headers) + b"\r\n")
 
     def event(self, event: bytes) -> None:
-        """Send one event as one chunk."""
         if self._bent:
             self._bent_event(event)
         elif not self.muted:
@@ -199,7 +198,6 @@ class Reply:
 
 
 def reset_on_close(transport: asyncio.Transport) -> None:
-    """Make the coming close of a connection a reset."""
     sock = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 

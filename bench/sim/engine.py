@@ -279,8 +279,6 @@ class Engine:
 
     def _budget(self, work: Work, wanted: int) -> int:
         """How many of the tokens that a sequence wants this step still has for it."""
-        if self.profile.serial_prefill and wanted > 1 and work.prefill_tokens:
-            return 0
         return min(wanted, self.profile.max_batched_tokens - work.tokens)
 
     def _grow(self, sequence: Sequence, count: int) -> bool:

@@ -62,6 +62,5 @@ def prompt_too_long(tokens: int, limit: int) -> Refusal:
 
 
 def invalid_field(field: str, problem: str = "Field required") -> Refusal:
-    """A field that is missing or of the wrong type."""
     message = f"1 validation error:\n  {{'loc': ('body', '{field}'), 'msg': '{problem}'}}"
     return Refusal(400, message, "Bad Request", f"body.{field}")

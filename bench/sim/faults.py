@@ -12,8 +12,6 @@ from typing import Any, Final
 
 
 class FaultKind(StrEnum):
-    """Every misbehaviour a server knows."""
-
     REFUSE = "refuse"
     """The listener is closed: connections are refused."""
     HANG_ACCEPT = "hang_accept"
@@ -86,8 +84,6 @@ Taken = dict[FaultKind, Fault]
 
 
 class Faults:
-    """The faults of one server."""
-
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._active: Taken = {}
         self._changed = changed

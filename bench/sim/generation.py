@@ -120,7 +120,6 @@ class Generation:
             self._server.pump.submit([choice.sequence for choice in self.choices])
 
     def token(self, choice: Choice) -> None:
-        """One more token of one choice."""
         if self._over:
             return
         sequence = choice.sequence

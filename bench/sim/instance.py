@@ -76,8 +76,6 @@ class Work:
 
 
 class Seen(deque[Request]):
-    """The last requests, as received."""
-
     def __init__(self) -> None:
         super().__init__(maxlen=SEEN_MAX)
 

@@ -158,7 +158,6 @@ def _messages(body: Body) -> list[Any]:
 
 
 def _prompts(given: Any) -> list[Prompt]:
-    """One prompt or several, as text or as token ids."""
     if isinstance(given, str):
         return [Prompt.from_text(given)]
     if not isinstance(given, list) or not given:

@@ -53,8 +53,6 @@ class Profile:
     max_model_len: int = 131_072
     prefix_caching: bool = False
     """Find the beginnings of prompts in the KV cache (vLLM's default)."""
-    serial_prefill: bool = False
-    """Prefill one prompt at a time, at exactly `prefill_tokens_per_s`: no base, no streams."""
     noise: float = 0.0
     """Of a step's time: the standard deviation of its logarithm."""
     api_s: float = 0.0
@@ -76,10 +74,7 @@ class Profile:
         return min(self.max_model_len, self.kv_blocks * self.block_tokens)
 
     def step_s(self, work: Work) -> float:
-        """How long a step with this work takes."""
         prefill_s = work.prefill_tokens / self.prefill_tokens_per_s
-        if self.serial_prefill and work.prefill_tokens:
-            return prefill_s
         return self.step_base_s + prefill_s + work.decodes * self.step_s_per_stream
 
 
@@ -166,10 +161,6 @@ PROFILES: Final[dict[str, Profile]] = {
             Profile("instant", prefill_tokens_per_s=10_000_000.0, step_base_s=0.000_2),
             # 50 tokens/s on every stream however many there are: a steady source of events.
             Profile("steady-50", 1_000_000.0, step_base_s=0.020, step_s_per_stream=0.0),
-            # First tokens in strict order of arrival; chunks of 2,048 let streams move meanwhile.
-            Profile("serial-10k", max_batched_tokens=2_048, serial_prefill=True),
-            # Full after a few requests: for admission, waiting and rejection.
-            Profile("small-kv", kv_tokens=8_192, max_num_seqs=128, max_batched_tokens=2_048),
         )
     },
 }

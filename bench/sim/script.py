@@ -66,8 +66,6 @@ class Script:
 
 
 class Recital:
-    """Speaks a script, one token at a time."""
-
     __slots__ = ("_left",)
 
     def __init__(self, script: Script) -> None:

@@ -186,7 +186,6 @@ def _count_tokens(server: Instance, request: Request, reply: Reply) -> None:
 
 
 def _stored_response(server: Instance, request: Request, reply: Reply) -> None:
-    """GET /v1/responses/{id}."""
     send(reply, server.responses.get(request.path.split("/")[3])[0])
 
 
@@ -287,7 +286,6 @@ def _generate(server: Instance, request: Request, reply: Reply, asked: Asked) ->
 
 
 def _generated(ask: Ask) -> Handler:
-    """The handler of an endpoint that generates."""
 
     def handler(server: Instance, request: Request, reply: Reply) -> None:
         body = _body(server, request)

@@ -66,7 +66,7 @@ def test_peers_answer_whole_or_say_why_not(
     out = tmp_path / "out.json"
     options = ["--peers", "penstock,penstock:round_robin,haproxy", "--workloads", "skewed"]
     sizes = ["--servers", "2", "--seconds", "2", "--speedup", "10", "--load", "0.4"]
-    assert run("peers", *options, *sizes, "--virtual", "--json", str(out)) == 0
+    assert run("peers", *options, *sizes, "--json", str(out)) == 0
     said = capsys.readouterr().out
     assert "| penstock token_cost |" in said
     assert "| HAProxy leastconn |" in said

@@ -76,7 +76,7 @@ async def test_requests_are_recorded_as_received(simulate: Simulate) -> None:
 
 async def test_the_command_serves_and_ends_on_sigterm() -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "penstock.bench.sim", "--port", "0", "--count", "2"),
+        *(sys.executable, "-m", "penstock.proxy", "sim", "--port", "0", "--count", "2"),
         *("--model", "m", "--profile", "instant", "--kv-tokens", "4096", "--seed", "7"),
         *("--speedup", "2"),
         stdout=asyncio.subprocess.PIPE,

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.balancing.admission.degradation import Step
 from penstock.bench.overload.calls import Call, Clients, poisson
-from penstock.bench.overload.cli import REST_S
 from penstock.bench.overload.mixes import MIXES
+from penstock.bench.overload.scenes import REST_S
 from penstock.bench.overload.world import World
 
 MIX = MIXES["decode"]

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from penstock.bench.overload.calls import Call, Clients, poisson
-from penstock.bench.overload.cli import REST_S
 from penstock.bench.overload.mixes import MIXES
+from penstock.bench.overload.scenes import REST_S
 from penstock.bench.overload.world import World
 from penstock.bench.routing.outcome import quantile
 

@@ -1,6 +1,7 @@
 """A fleet above its capacity, in virtual time: with admission it gives as much as at its best."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 from statistics import fmean
@@ -9,8 +10,10 @@ import pytest
 
 from penstock.balancing.backend import State
 from penstock.bench.overload.calls import Call, Clients, poisson
-from penstock.bench.overload.cli import REST_S, Cell
+from penstock.bench.overload.cli import Cell
 from penstock.bench.overload.mixes import MIXES
+from penstock.bench.overload.panel import SCENES
+from penstock.bench.overload.scenes import REST_S
 from penstock.bench.overload.world import World
 
 LENGTHS_S = {"uniform": 50.0, "skewed": 50.0, "kv": 36.0, "agents": 40.0}
@@ -48,20 +51,11 @@ def test_at_twice_the_capacity_the_high_class_feels_nothing() -> None:
     assert admitted["high_ttft_p99_s"] <= 1.0
 
 
-def test_the_high_class_alone_is_the_same_calls_without_the_others() -> None:
-    whole = Cell("kv", 2.0, "admission", 1, 20.0, 0.6).calls()
-    alone = Cell("kv", 2.0, "admission", 1, 20.0, 0.6, high_alone=True).calls()
-    assert alone == [call for call in whole if call.rank == 0]
-    assert 0.2 < len(alone) / len(whole) < 0.4
-
-
-def test_beside_a_low_class_that_leaves_room_in_caches_the_high_one_waits_for_no_answers() -> None:
-    beside, alone = [
-        Cell("kv", 2.0, "admission", 1, LENGTHS_S["kv"], 0.3, only, "batch").figures()
-        for only in (False, True)
-    ]
-    assert beside["high_ttft_p99_s"] <= alone["high_ttft_p99_s"] + 0.1
-    assert beside["tokens_per_s"] >= 33_000
+def test_the_high_class_waits_for_no_answers_of_the_low_one() -> None:
+    """It sends 0.3 of the capacity, and all together twice that."""
+    told = replace(SCENES["classes_kv"], length_s=LENGTHS_S["kv"]).figures("admission", 1)
+    assert told["high_ttft_p99_s"] <= told["alone_ttft_p99_s"] + 0.5
+    assert told["tokens_per_s"] >= 33_000
 
 
 def test_at_twice_the_capacity_long_prompts_are_not_the_ones_that_are_refused() -> None:

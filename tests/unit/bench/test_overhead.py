@@ -10,11 +10,10 @@ import pytest
 from penstock.bench import meter
 from penstock.bench.overhead import answers, history
 from penstock.bench.overhead.backend import Wheel
-from penstock.bench.overhead.cli import report
+from penstock.bench.overhead.cli import Row, cell, ratio_cell, report, table
 from penstock.bench.overhead.client import fault_of
 from penstock.bench.overhead.loads import DEFAULT, QUICK, LoadReport, Plan
 from penstock.bench.overhead.rounds import DIRECT, Results, order
-from penstock.bench.overhead.table import Row, cell, ratio_cell, table
 from penstock.bench.peers.field import Peer
 from penstock.bench.report import BenchError
 

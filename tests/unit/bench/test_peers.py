@@ -8,8 +8,8 @@ import pytest
 from penstock.bench.client import Answer
 from penstock.bench.overhead.answers import content_of
 from penstock.bench.peers.cell import Cell, Sample, look_at
+from penstock.bench.peers.cli import peers_table
 from penstock.bench.peers.field import RULES, Peer, UnknownPeer
-from penstock.bench.peers.report import both_table, peers_table
 from penstock.bench.peers.workload import Prompt, Workload
 from penstock.bench.routing.trace import Arrival, UnknownFormat, speedup
 from penstock.bench.sim.profiles import GPUS
@@ -113,19 +113,6 @@ def test_the_table_tells_who_was_not_whole_and_who_did_not_run() -> None:
     assert lines[3].endswith("| 2 x status 503 |")
     assert lines[4] == "| Envoy LEAST_REQUEST | did not run: not installed |"
     assert lines[5:] == ["", "Saturated: smg power_of_two, the peer at 97% of a core."]
-
-
-def test_both_orders_are_shown() -> None:
-    rules = {"least_tokens": 0.3, "least_requests": 0.2, "round_robin": 0.9}
-    cells = {Peer("penstock", rule): [cell(ttft_s)] for rule, ttft_s in rules.items()}
-    cells[Peer.parsed("nginx")] = [cell(0.5)]
-    cells[Peer("penstock", "session")] = [cell(0.0)]  # nobody had a whole answer
-    text = both_table(cells, lambda rule: {"ttft_mean_s": len(rule) / 10})
-    assert text.splitlines()[2:] == [
-        "| least_tokens | 300 | 1200 | 2 | 2 |",
-        "| least_requests | 200 | 1400 | 1 | 3 |",
-        "| round_robin | 900 | 1100 | 3 | 1 |",
-    ]
 
 
 def replayed(prompt: Prompt, events: list[tuple[float, str]], *, ended: bool = True) -> Sample:

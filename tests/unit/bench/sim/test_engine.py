@@ -75,13 +75,6 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_slows_the_streams_beside_it() 
     assert [duration_s for duration_s, _ in steps] == pytest.approx([0.11, 0.11, 0.063])
 
 
-def test_serial_prefill_runs_one_prompt_at_a_time_at_the_exact_rate() -> None:
-    prompts = [sequence(tokens, 1) for tokens in (5_000, 1_000, 20_000)]
-    engine = loaded(PROFILES["serial-10k"], *prompts)
-    first_tokens = {emitted: at_s for at_s, emissions in run(engine) for emitted in emissions}
-    assert [first_tokens[prompt] for prompt in prompts] == pytest.approx([0.5, 0.6, 2.6])
-
-
 def test_a_prompt_waits_until_the_whole_of_it_fits_the_kv_cache() -> None:
     first, second = sequence(1_000, 2), sequence(800, 1)
     engine = loaded(PLAIN, first, second)

@@ -20,7 +20,7 @@ from penstock.balancing.members import NoObject, members
 from penstock.balancing.outline import LARGE_BYTES, finished, items_in, strings_in, without_blanks
 from penstock.balancing.reader import GENERATION, Reader
 from penstock.balancing.tokens import TokenEstimator
-from penstock.bench.reliability.shapes import HEAD, SHAPES
+from penstock.bench.reliability.stalls import HEAD, SHAPES
 from penstock.proxy.wire.edit import splices
 
 SIZE = 524_288
