@@ -19,7 +19,7 @@ BENCH_IN := $(if $(shell command -v cc),.compiled/,)
 TRACES ?= $(wildcard $(addprefix ../shared/traces/, azure-llm-2023-conv.*.csv.gz \
   mooncake-fast25-*.jsonl.gz servegen-language-m-large.*.jsonl.gz))
 
-.PHONY: help demo test test-compiled test-browser test-vllm test-vllm-own validate-engine faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-history bench-peers bench-routing soak aborts slow stalls scrapes stores dist clean
+.PHONY: help demo test test-compiled test-browser test-vllm test-vllm-own validate-engine judge faults splits fuzz reloads lint lint-deploy format references docs bench bench-overhead bench-history bench-peers bench-routing soak aborts slow stalls scrapes stores dist clean
 
 # A target is in the list if `## what it does` follows its name; `##@` begins a group.
 help:  ## this list
@@ -76,6 +76,9 @@ test-vllm-own: .venv/installed .vllm/model/config.json $(OWN)/pytest.ini  ## vLL
 
 validate-engine: .venv/installed .vllm/model/config.json  ## the simulated engine compared with a real vLLM on the CPU; three minutes
 	TEST_VLLM_VENV=$(VLLM) .venv/bin/python -m tests.vllm.validate $(ARGS)
+
+judge: .venv/installed .vllm/model/config.json  ## vLLM's benchmark client through penstock, with simulated servers
+	.venv/bin/penstock bench judge --vllm $(VLLM) --tokenizer .vllm/model $(ARGS)
 
 .vllm/model/config.json: tests/vllm/tiny_model.py | $(VLLM)/bin/vllm
 	$(VLLM)/bin/python tests/vllm/tiny_model.py $(@D)

@@ -27,10 +27,12 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "canary": ("canary.cli", "how soon a worse version is rolled back, in virtual time"),
     "verdict": ("verdict", "verdicts on fleets whose trouble is known, in real time"),
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
+    "judge": ("judge", "vLLM's own benchmark client through penstock"),
     "soak": ("reliability.soak", "load, leaving clients and failing servers; nothing may remain"),
     "aborts": ("reliability.aborts", "time from a client's leaving until its backend is free"),
     "slow": ("reliability.slow", "slow senders and readers: memory, and what they cost others"),
     "stalls": ("reliability.stalls", "how long one body holds up all other streams"),
+    "bodies": ("reliability.bodies", "the memory that many large bodies take, and what is left"),
     "scrapes": ("reliability.scrapes", "what scrapes of 1,000 backends add to a stream's gaps"),
 }
 

@@ -1,6 +1,6 @@
 """A backend with endless streams. `python -m penstock.bench.reliability.backend` prints its port.
 
-A paced stream has an event every PACE_S or PACE_SLOW_S, that tells when it was sent.
+A paced stream has an event every PACE_S, PACE_SLOW_S or PACE_RARE_S, that tells when it was sent.
 A flood comes as fast as it is read; unlike the simulated servers this backend stops writing when
 nobody reads, so that what a stalled reader costs is what the proxy holds. Any other request is read
 to its end and answered with a small JSON object.
@@ -19,11 +19,13 @@ from penstock.bench.overhead.answers import STREAM_HEAD, chunk
 
 PACE_S: Final = 0.002
 PACE_SLOW_S: Final = 0.005
+PACE_RARE_S: Final = 0.1
 STAMP: Final = re.compile(rb'"at":([0-9.]+)')
 # Small, so that the kernel's memory is that of the proxy's sockets.
 SEND_BUFFER_BYTES: Final = 16_384
 _PACED: Final = b"x-stream: paced\r\n"
 _PACED_SLOWLY: Final = b"x-stream: slow\r\n"
+PACED_RARELY: Final = b"x-stream: rare\r\n"
 _FLOOD: Final = b"x-stream: flood\r\n"
 # Large events: a thousand streams of small ones would take the proxy longer than a stall may last.
 _BLOCK: Final = 12 * chunk(
@@ -62,6 +64,8 @@ async def _connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
                 await _pace(writer, PACE_S)
             elif _PACED_SLOWLY in head:
                 await _pace(writer, PACE_SLOW_S)
+            elif PACED_RARELY in head:
+                await _pace(writer, PACE_RARE_S)
             elif _FLOOD in head:
                 await _flood(writer)
             else:
