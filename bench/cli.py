@@ -28,6 +28,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verdict": ("verdict", "verdicts on fleets whose trouble is known, in real time"),
     "engine": ("validate_engine", "the simulated engine beside a real vLLM"),
     "judge": ("judge", "vLLM's own benchmark client through penstock"),
+    "decision": ("decision", "CPU of one choice (reading, hashing, choosing) and the index's size"),
+    "waiting": ("waiting", "CPU of requests that wait: entering, a look at them, leaving"),
     "soak": ("reliability.soak", "load, leaving clients and failing servers; nothing may remain"),
     "aborts": ("reliability.aborts", "time from a client's leaving until its backend is free"),
     "slow": ("reliability.slow", "slow senders and readers: memory, and what they cost others"),
