@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import anthropic
@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field
 
 from penstock.bench.sim.prompt import render
 from penstock.bench.sim.text import expected
-from tests.e2e.answers import asked
 from tests.e2e.forked import run_program as run
 from tests.e2e.process import Fleet, Penstock
 
@@ -152,46 +151,6 @@ async def test_openai_errors(gpt: openai.AsyncOpenAI) -> None:
         await gpt.chat.completions.create(**ask | {"max_tokens": -1})
     assert backends.value.param == "max_tokens"
     assert unknown.value.response.headers["x-request-id"] == unknown.value.request_id
-
-
-async def consume(stream: Awaitable[AsyncIterable[Any]]) -> tuple[list[Any], Exception]:
-    """The events of a stream until it raises, as it must."""
-    events: list[Any] = []
-    try:
-        async for event in await stream:
-            events.append(event)  # noqa: PERF401 - a comprehension would lose them
-    except (openai.APIError, anthropic.APIError) as error:
-        return events, error
-    raise AssertionError("half an answer was taken for a whole one")
-
-
-async def test_a_cut_stream_raises(fleet: Fleet) -> None:
-    servers, penstock = await fleet(2)
-    for server in servers:
-        server.faults.set("cut_mid_stream", tokens=4)
-    ask: Any = {"model": "sim-model", "messages": USER, "max_tokens": TOKENS, "stream": True}
-    async with openai.AsyncOpenAI(base_url=penstock.url + "/v1", api_key="k") as gpt:
-        chunks, error = await consume(gpt.chat.completions.create(**ask))
-        assert "incomplete" in str(error)
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-        assert text == expected(render(USER), 4)
-        chunks, error = await consume(
-            gpt.completions.create(model="sim-model", prompt=QUESTION, stream=True)
-        )
-        assert "incomplete" in str(error)
-        assert "".join(chunk.choices[0].text for chunk in chunks) == expected(QUESTION, 4)
-        events, error = await consume(
-            gpt.responses.create(model="sim-model", input=QUESTION, stream=True)
-        )
-        assert "incomplete" in str(error)
-        text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
-        assert text == expected(render(USER), 4)
-    async with anthropic.AsyncAnthropic(base_url=penstock.url, api_key="k") as claude:
-        events, error = await consume(claude.messages.create(**ask))
-        assert "incomplete" in str(error)
-        text = "".join(e.delta.text for e in events if e.type == "content_block_delta")
-        assert text == expected(render(USER), 4)
-    assert asked(servers) == 4  # none was tried again
 
 
 async def test_sdks_retry_what_they_should(fleet: Fleet) -> None:

@@ -82,6 +82,11 @@ def refusals() -> Iterator[Case]:
     for path, name in NAMES.items():
         yield name, path, {}
         yield f"{name}_stream", path, {"stream": True}
+
+
+def draining() -> Iterator[Case]:
+    """Token ids need no tokenizer, whose threads are gone: they come as far as the engine."""
+    yield from refusals()
     yield "token_ids", COMPLETIONS, TOKEN_IDS
     yield "token_ids_stream", COMPLETIONS, {**TOKEN_IDS, "stream": True}
 
@@ -177,7 +182,7 @@ def main(wanted: list[str]) -> None:
             with occupied(server):
                 server.drain()
                 time.sleep(1)
-                recorder.cases(server, refusals(), "draining_")
+                recorder.cases(server, draining(), "draining_")
         with running(folder, "--max-num-queued-reqs", "2") as server:
             record_inside(recorder, server)
             with occupied(server, 2):
