@@ -1,4 +1,4 @@
-"""SDKs through aliases, a split and fall-backs."""
+"""What SDKs make of answers in each API: directly, through aliases, a split and fall-backs."""
 
 import operator
 import re
@@ -93,7 +93,7 @@ async def compare(
     headers = REQUEST_ID | {"x-session-id": session}
     async with client(kind, routed.penstock.url, through) as sdk:
         said = await says(sdk, resource, model=name, extra_headers=headers, **ask)
-    model = through.headers["x-penstock-model"]
+    model = through.headers.get("x-penstock-model", name)
     assert model in NAMES[name]
     received, meant = engine_got(routed.servers[model])
     # penstock asks each stream of these two for its usage, and hides it again.
