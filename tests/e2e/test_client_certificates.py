@@ -93,7 +93,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("tenants", [[], CERTIFIED, CERTIFIED + KEYED])
+@pytest.mark.parametrize("tenants", [[], CERTIFIED + KEYED])
 async def test_unverified_certificates_fail_the_handshake(
     certified: Certified, tmp_path: Path, tenants: list[Any]
 ) -> None:

@@ -125,9 +125,8 @@ LARGE_INPUT = b'{"model":"sim-model","input":[%b]}' % b",".join([b'"x"'] * 4_800
 LARGE_REQUEST = _REQUEST_HEAD % len(LARGE_INPUT) + LARGE_INPUT
 
 
-def connect_slowly(penstock: Penstock, address: str = "127.0.0.1") -> socket.socket:
+def connect_slowly(penstock: Penstock) -> socket.socket:
     sock = socket.socket()
-    sock.bind((address, 0))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # else the kernel takes 4 MB here
     sock.connect(("127.0.0.1", penstock.port))
