@@ -48,8 +48,9 @@ test-browser: .venv/installed .browser/installed  ## the page in a real Chromium
 	cp tests/browser/package.json .browser/ && cd .browser && npm install --silent --no-audit --no-fund --no-package-lock
 	touch $@
 
-faults: .venv/installed  ## every fault under 200 live streams, as one table; about 10 minutes; ARGS="SIGKILL --streams 40"
-	.venv/bin/python -m tests.faults $(ARGS)
+faults: .venv/installed  ## every fault under 200 live streams; about 10 minutes; ARGS="-k SIGKILL"
+	TEST_FAULT_STREAMS=200 .venv/bin/python -m pytest -q --capture=no --timeout 600 \
+	  tests/e2e/test_broken_streams.py -k by_a_fault $(ARGS)
 
 splits: .venv/installed  ## every recorded stream, and a thousand bodies, cut into two reads at every byte
 	TEST_SPLIT_STRIDE=1 TEST_SPLIT_BODIES=1000 .venv/bin/python -m pytest -q --timeout 600 --capture=no \
@@ -61,7 +62,6 @@ reloads: .venv/installed  ## 100 reloads and 20 restarts under load, with their 
 
 fuzz: .venv/installed  ## 100,000 mutated requests: penstock must read them as h11 and llhttp do; ARGS="--requests N --seed S"
 	.venv/bin/python -m tests.http.fuzz $(ARGS)
-	FUZZ_PROCESS_REQUESTS=5000 .venv/bin/python -m pytest -q -s tests/e2e/test_http.py -k mutated
 
 ##@ Test with a real vLLM
 # VLLM=.vllm/venv-0.33.0 installs that version. Another FOLDER is a vLLM that is there already: an environment whose bin/ has `vllm`.

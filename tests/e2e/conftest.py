@@ -21,8 +21,9 @@ from tests.e2e.forked import Forked, SimProcess
 from tests.e2e.process import ROOT, Fleet, Penstock, Serve, Simulate, StartSim
 from tests.e2e.raw_backend import RawBackend, RawBackends
 from tests.e2e.span_receiver import SpanReceiver
+from tests.e2e.tls import TlsClient
 from tests.e2e.told import FakeExporter
-from tests.e2e.wire import KEY, PROMPT, Client, Guard
+from tests.e2e.wire import KEY, PROMPT, Client, Guard, RawClient
 
 
 @pytest.fixture
@@ -177,6 +178,21 @@ async def raw_backend(raw_backends: RawBackends) -> RawBackend:
     return backend
 
 
+def close_all() -> None:
+    """Close every client that is open."""
+    for kind in (Client, RawClient, TlsClient):
+        for client in [*kind.opened]:
+            client.close()
+        kind.opened.clear()
+
+
+@pytest.fixture(autouse=True)
+async def close_clients() -> AsyncIterator[None]:
+    yield
+    close_all()
+    await asyncio.sleep(0.01)  # until their sockets are
+
+
 @pytest.fixture
 async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
     """One server behind a proxy that must not have told anybody the key or the prompt."""
@@ -188,8 +204,7 @@ async def guard(simulate: Simulate, serve: Serve) -> AsyncIterator[Guard]:
         return server, started[-1]
 
     yield start
-    for client in [*Client.opened]:
-        client.close()
+    close_all()
     for penstock in started:
         async with (
             aiohttp.ClientSession() as session,

@@ -20,6 +20,7 @@ MODELS: Final = ("llama-8b", "llama-9b", "qwen-small")
 STABLE, NEXT, SMALL = MODELS
 # The name that is asked for, and the models that may answer.
 NAMES: Final = {
+    STABLE: {STABLE},  # no route
     "gpt-alias": {STABLE},
     "gpt-split": {STABLE, NEXT},
     "gpt-dead": {SMALL},

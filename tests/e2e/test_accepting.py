@@ -16,9 +16,7 @@ from penstock.proxy.process.descriptors import OWN
 from penstock.proxy.process.loop import run_loop
 from tests.e2e.in_process import proxy
 from tests.e2e.process import Penstock, Simulate
-from tests.e2e.test_overload import HEALTH, asked, assert_shed, close_clients
-
-__all__ = ["close_clients"]
+from tests.e2e.test_overload import HEALTH, asked, assert_shed
 
 RUNNERS = [pytest.param(run_loop, id="uvloop"), pytest.param(asyncio.run, id="asyncio")]
 

@@ -92,24 +92,6 @@ async def test_adapters_are_listed_before_they_are_loaded(
     assert "it would be sent at once" in done.out
 
 
-async def test_a_missing_adapter_is_a_503(penstock: Penstock, servers: list[SimServer]) -> None:
-    for server in servers:
-        server.adapters.missing.add("/adapters/sql")
-    answers = await asyncio.gather(*[chat(penstock) for _ in range(30)])
-    assert {each.status for each in answers} == {503}
-    assert {each.json["error"]["code"] for each in answers} == {"no_backend"}
-    assert all(int(each.headers["retry-after"]) >= 1 for each in answers)
-    assert loads(*servers) == 2
-    lines = [line for line in penstock.log if b"adapter not loaded" in line]
-    assert len(lines) == 2
-    assert all(b"reason=status_404" in line for line in lines)
-    assert (await chat(penstock, "law")).status == 200
-    for server in servers:
-        server.adapters.missing.clear()
-    await asyncio.sleep(2.1)
-    assert (await chat(penstock)).status == 200
-
-
 async def test_an_adapter_is_loaded_again_after_a_restart(
     sim_process: StartSim, serve: Serve
 ) -> None:

@@ -52,7 +52,7 @@ async def test_refused_overload_clients_come_back(simulate: Simulate, serve: Ser
 
 @pytest.mark.once
 def test_the_overload_table_in_virtual_time(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["overload", "--mix", "uniform", "--load", "2", "--length-s", "25", "--jobs", "1"]
+    arguments = ["overload", "--mix", "uniform", "--load", "2", "--length-s", "8", "--jobs", "1"]
     assert main(arguments) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 2 ")]
     assert [row.split()[2] for row in rows] == ["at_once", "admission"]
@@ -89,11 +89,13 @@ def test_a_dead_fleet_is_reported() -> None:
             fleet.work()
 
 
-@pytest.mark.parametrize("name", ["queued", "connect", "prefill", "decode", "plain"])
+@pytest.mark.parametrize("name", ["queued", "connect", "plain"])
 async def test_leaving_clients_are_counted(name: str) -> None:
+    """Those of streams: `test_clients_leaving.py`."""
     phase = await aborts.measure(name, 50)
     assert phase.faults == []
     assert len(phase.times_s) == 50
+    assert phase.counted == 50 or name == "queued"  # some may come before there is a queue
     print(f"{name}: median {statistics.median(phase.times_s) * 1e3:.1f} ms")
 
 

@@ -41,7 +41,6 @@ async def test_backends_get_decoded_bodies(raw_backend: RawBackend, penstock: Pe
         assert got == body
         assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
         assert (b"content-encoding" in head) is (coding == b"identity" and not mark)
-    client.close()
 
 
 async def test_unsupported_codings_are_refused(raw_backend: RawBackend, penstock: Penstock) -> None:
@@ -75,7 +74,6 @@ async def test_undecodable_bodies_are_refused(penstock: Penstock) -> None:
             assert "all work" not in answer.json["error"]["message"]
         client.send(request(b"Content-Encoding: " + coding, body=coded(coding, BODY)))
         assert (await client.answer()).status == 200  # the connection is as good as new
-    client.close()
 
 
 MODELS = ("whisper-large", "whisper-small")

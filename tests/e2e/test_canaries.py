@@ -128,7 +128,6 @@ def bad_bodies() -> list[bytes]:
 async def sends(penstock: Penstock, said: list[bytes], data: bytes) -> None:
     client = await Client.open(penstock, data)
     said.append(await client.rest(1.0) or b"")
-    client.close()
 
 
 async def through_every_failure(

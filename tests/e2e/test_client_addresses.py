@@ -99,4 +99,3 @@ async def test_a_reload_changes_who_is_trusted(fleet: Fleet) -> None:
     assert (await another.answer()).status == 200
     assert await clients(penstock, 4) == ["127.0.0.1", *["203.0.113.9"] * 2, "192.0.2.7"]
     wire.close()
-    another.close()

@@ -48,15 +48,17 @@ class ConfigMap:
         os.replace(self._folder / "..tmp", self._folder / "..data")
 
 
-async def until_used(penstock: Penstock, *servers: SimServer) -> None:
+async def until_used(
+    penstock: Penstock, *servers: SimServer, host: str = "127.0.0.1", within_s: float = SEEN_S + 2
+) -> None:
     """Wait until these are the backends, and can serve."""
-    wanted = {each.url for each in servers}
+    wanted = {f"http://{host}:{each.port}" for each in servers}
 
     def holds(told: list[dict[str, Any]]) -> bool:
         used = [each for each in told if not each["removed"]]
         return {each["url"] for each in used} == wanted and all(each["can_serve"] for each in used)
 
-    await penstock.until(holds, SEEN_S + 2)
+    await penstock.until(holds, within_s)
 
 
 async def test_a_file_that_changes_in_all_ways_loses_no_request(
@@ -186,6 +188,7 @@ async def test_names_that_change_and_fail_in_all_ways_lose_no_request(
     simulate: Simulate, serve: Serve
 ) -> None:
     a, b, c, d = await simulate(4)
+    named_so: Any = {"host": "localhost", "within_s": 12}
     async with NameServer() as names:
 
         def points_to(*servers: SimServer) -> None:
@@ -197,7 +200,7 @@ async def test_names_that_change_and_fail_in_all_ways_lose_no_request(
         async with Traffic(penstock.url) as traffic:
             await traffic.until(50)
             points_to(c, d)
-            await until_named(penstock, c, d)
+            await until_used(penstock, c, d, **named_so)
             names.records = {}
             await penstock.until_logged("it lists no backend")
             names.code = dns.rcode.SERVFAIL
@@ -205,9 +208,9 @@ async def test_names_that_change_and_fail_in_all_ways_lose_no_request(
             names.silent = True
             await asyncio.sleep(1)
             names.silent, names.code = False, dns.rcode.NOERROR
-            await until_named(penstock, c, d)
+            await until_used(penstock, c, d, **named_so)
             points_to(b, c)
-            await until_named(penstock, b, c)
+            await until_used(penstock, b, c, **named_so)
             await traffic.until(traffic.whole + 50)
     assert not traffic.failed
 
@@ -218,17 +221,6 @@ async def test_all_addresses_of_a_name_are_backends(simulate: Simulate, serve: S
         names.records = {("vllm.test", "A"): [f"127.0.0.{n}" for n in range(1, 51)]}
         penstock = await serve([], ready=1, pool=named(names, f"vllm.test:{a.port}"))
         await penstock.until(lambda told: len(told) == 50, SEEN_S)
-
-
-async def until_named(penstock: Penstock, *servers: SimServer) -> None:
-    """As `until_used`, of targets that are names."""
-    wanted = {f"http://localhost:{each.port}" for each in servers}
-
-    def holds(told: list[dict[str, Any]]) -> bool:
-        used = [each for each in told if not each["removed"]]
-        return {each["url"] for each in used} == wanted and all(each["can_serve"] for each in used)
-
-    await penstock.until(holds, 12)
 
 
 def of_pods(*servers: SimServer, ready: bool = True) -> list[dict[str, Any]]:

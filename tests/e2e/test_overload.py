@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import aiohttp
@@ -19,14 +18,6 @@ from tests.e2e.wire import Answer, Client, Guard, request
 HEALTH = request(method=b"GET", path=b"/health", body=None)
 MIB = 2**20
 LONG = orjson.dumps({"prompt": "long", "max_tokens": 150})  # three seconds at 50 tokens/s
-
-
-@pytest.fixture(autouse=True)
-async def close_clients() -> AsyncIterator[None]:
-    yield
-    for client in [*Client.opened]:
-        client.close()
-    await asyncio.sleep(0.01)  # until their sockets are
 
 
 def assert_shed(answer: Answer) -> None:

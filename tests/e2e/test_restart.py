@@ -17,7 +17,7 @@ import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.forked import run
-from tests.e2e.process import ROOT, Fleet, Simulate, pool_of
+from tests.e2e.process import ROOT, Fleet, Penstock, Simulate, pool_of, until
 from tests.e2e.request import fetch
 from tests.e2e.traffic import Traffic
 
@@ -32,7 +32,6 @@ os.execv(sys.executable, [sys.executable, "-m", "proxy", *sys.argv[2:]])
 """
 
 
-LISTENING: Final = re.compile(rb"listening on [^ \n]*:(\d+), admin on [^ \n]*:(\d+)")
 SERVES: Final = re.compile(rb"process (\d+) serves")
 FLAGS: Final = ("-m", "proxy", "serve", "--supervised", "--config")
 
@@ -163,79 +162,61 @@ SUPERVISED_RESTARTS: Final = int(os.environ.get("TEST_RESTARTS", "2"))
 LONG: Final = {"prompt": "Of gates", "max_tokens": 5_000, "stream": True}
 
 
-class Supervised:
-    """The supervisor, and what it and its processes have logged."""
+class Supervised(Penstock):
+    """The supervisor; `log` has what its processes say, too."""
 
-    def __init__(self, config: Path) -> None:
-        self.config = config
-        self.log = b""
-        self.port = self.admin_port = 0
-        self._more = asyncio.Event()
+    reading: asyncio.Task[None]
 
-    async def start(self) -> None:
-        self.process = await spawn(*FLAGS, str(self.config))
-        self._reading = asyncio.create_task(self._read())
-        await self.until(LISTENING)
-        await self.until(SERVES)
-        self.port, self.admin_port = map(int, LISTENING.findall(self.log)[-1])
-        settings = orjson.loads(self.config.read_bytes())
-        settings["listen"]["port"], settings["admin"]["port"] = self.port, self.admin_port
-        self.config.write_bytes(orjson.dumps(settings))
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        while line := await self.process.stderr.readline():
-            self.log += line
-            self._more.set()
-
-    async def until(self, pattern: re.Pattern[bytes], times: int = 1) -> None:
-        """Wait until the log has said this so often."""
+    @classmethod
+    async def start(cls, config: Path) -> "Supervised":
+        """Once its process serves."""
+        supervised = cls(await spawn(*FLAGS, str(config)), 0, 0, config=config)
+        listening = asyncio.Event()
+        supervised.reading = asyncio.create_task(supervised.read_log(listening))
         async with asyncio.timeout(30):
-            while len(pattern.findall(self.log)) < times:
-                self._more.clear()
-                await self._more.wait()
+            await listening.wait()
+        await supervised.until_said(SERVES)
+        ports = {"listen": supervised.port, "admin": supervised.admin_port}
+        supervised.configure(
+            **{name: {"host": "127.0.0.1", "port": port} for name, port in ports.items()}
+        )
+        await supervised.until_ready(2, within_s=20)
+        return supervised
 
-    async def until_ready(self) -> None:
-        async with asyncio.timeout(20):
-            while (await fetch(f"http://127.0.0.1:{self.admin_port}/readyz")).status != 200:
-                await asyncio.sleep(0.05)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    async def until_said(self, pattern: re.Pattern[bytes], times: int = 1) -> None:
+        """Wait until the log has said this so often."""
+        await until(lambda: len(pattern.findall(b"".join(self.log))) >= times, 30)
 
     @property
     def worker(self) -> int:
         """The process that serves."""
-        return int(SERVES.findall(self.log)[-1])
+        return int(SERVES.findall(b"".join(self.log))[-1])
 
     async def restart(self) -> tuple[int, str]:
         """`penstock restart`: its exit status, and what it said."""
-        ran = await run("restart", "--admin", f"http://127.0.0.1:{self.admin_port}", within_s=60)
+        ran = await run("restart", "--admin", self.admin_url, within_s=60)
         return ran.status, ran.out + ran.err
 
     async def until_status(self, text: str) -> None:
         """Wait until `penstock status` says this."""
         async with asyncio.timeout(20):
-            admin = ("--admin", f"http://127.0.0.1:{self.admin_port}")
-            while text not in (await run("status", *admin)).out:
+            while text not in (await run("status", "--admin", self.admin_url)).out:
                 await asyncio.sleep(0.1)
 
-    async def stop(self) -> None:
+    async def stop(self) -> int:
+        """SIGTERM; returns the exit status, once the last process has closed stderr."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(self._reading, 20)  # until the last process has closed stderr
-        await self.process.wait()
+        await asyncio.wait_for(self.reading, 20)
+        return await self.process.wait()
 
 
 @pytest.fixture
 async def supervised(tmp_path: Path, backends: dict[str, SimServer]) -> AsyncIterator[Supervised]:
-    supervised = Supervised(written(tmp_path, backends, 0))
-    await supervised.start()
-    await supervised.until_ready()
+    supervised = await Supervised.start(written(tmp_path, backends, 0))
     yield supervised
     await supervised.stop()
-    assert b"Traceback" not in supervised.log, supervised.log.decode()
+    assert b"Traceback" not in b"".join(supervised.log), b"".join(supervised.log).decode()
 
 
 @contextlib.asynccontextmanager
@@ -257,15 +238,14 @@ async def test_supervised_restarts_under_load_keep_streams(supervised: Supervise
                 before = supervised.worker
                 status, said = await supervised.restart()
                 assert (status, "restarted: penstock" in said) == (0, True), said
-                await supervised.until(SERVES, number + 2)
+                await supervised.until_said(SERVES, number + 2)
                 assert supervised.worker != before
                 await traffic.until(traffic.whole + 50)
             got = await stream.content.read()
         assert got.endswith(b"data: [DONE]\n\n"), (got[-300:], stream.status)
     print(f"{RESTARTS} restarts, {traffic.whole} requests, {len(traffic.failed)} failed")
     assert not traffic.failed
-    await supervised.stop()
-    assert supervised.process.returncode == 0
+    assert await supervised.stop() == 0
 
 
 async def test_the_next_process_shows_the_formers_requests(supervised: Supervised) -> None:
@@ -275,7 +255,7 @@ async def test_the_next_process_shows_the_formers_requests(supervised: Supervise
         await supervised.until_status(
             f"Process {former}, from before the restart, still has 1 requests."
         )
-    await supervised.until(re.compile(rb"former process %d has ended" % former))
+    await supervised.until_said(re.compile(rb"former process %d has ended" % former))
     await supervised.until_status("Proxy ready")
 
 
@@ -299,7 +279,7 @@ async def test_a_killed_process_is_replaced(supervised: Supervised) -> None:
     os.kill(supervised.worker, signal.SIGKILL)
     for _ in range(3):
         assert (await fetch(f"{supervised.url}/v1/models")).status == 200
-    await supervised.until(SERVES, 2)
+    await supervised.until_said(SERVES, 2)
 
 
 async def test_sigterm_ends_all_after_their_streams(supervised: Supervised) -> None:
@@ -316,7 +296,7 @@ async def test_sigterm_ends_all_after_their_streams(supervised: Supervised) -> N
 async def test_a_process_survives_its_supervisor(supervised: Supervised) -> None:
     worker = supervised.worker
     supervised.process.kill()
-    await supervised.until(re.compile(rb"the supervisor has ended"))
+    await supervised.until_said(re.compile(rb"the supervisor has ended"))
     assert (await fetch(f"{supervised.url}/v1/models")).status == 200
     status, said = await supervised.restart()
     assert (status, "no supervisor" in said) == (1, True), said

@@ -1,15 +1,12 @@
 """Sessions, stored responses and responses in the background."""
 
-import re
 from typing import Any
 
 import pytest
 
 from penstock.bench.sim.server import SimServer
 from tests.e2e.process import Fleet, Penstock, Serve, Simulate
-from tests.e2e.request import BODIES, CHAT, Got, ask
-
-SESSIONS = {"pool": {"policy": "session"}}
+from tests.e2e.request import BODIES, Got, ask
 
 
 def placed(got: Got) -> tuple[str, str]:
@@ -17,35 +14,11 @@ def placed(got: Got) -> tuple[str, str]:
     return got.headers["x-penstock-backend"], got.headers["x-penstock-reason"]
 
 
-async def chat(penstock: Penstock, key: str, **fields: Any) -> tuple[str, str]:
-    return placed(await ask(penstock, "/v1/chat/completions", CHAT | fields, x_session_id=key))
-
-
 async def until_state(penstock: Penstock, name: str, state: str) -> None:
     def is_so(listing: list[dict[str, Any]]) -> bool:
         return any(each["name"] == name and each["state"] == state for each in listing)
 
     await penstock.until(is_so, 10)
-
-
-async def counted(penstock: Penstock) -> dict[str, float]:
-    found = re.findall(r'penstock_affinity_total{result="(\w+)"} (\S+)', await penstock.metrics())
-    return {result: float(count) for result, count in found}
-
-
-async def test_session_keys_in_bodies_count(fleet: Fleet) -> None:
-    _, penstock = await fleet(4, **SESSIONS)
-    home, _ = await chat(penstock, "u-17")
-    for fields in ({"user": "u-17"}, {"prompt_cache_key": "u-17", "user": "another"}):
-        got = await ask(penstock, "/v1/chat/completions", CHAT | fields)
-        assert placed(got) == (home, "affinity")
-    spread = set()
-    for _ in range(24):
-        backend, reason = placed(await ask(penstock, "/v1/chat/completions", CHAT))
-        spread.add(backend)
-        assert reason == "cost"
-    assert len(spread) == 4
-    assert await counted(penstock) == {"hit": 3, "miss": 24}
 
 
 def stored_by(servers: list[SimServer]) -> list[int]:

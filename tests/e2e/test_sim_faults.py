@@ -36,10 +36,8 @@ async def server() -> AsyncIterator[SimServer]:
 
 
 @pytest.fixture
-async def client(server: SimServer) -> AsyncIterator[RawClient]:
-    client = await RawClient.open(server.port)
-    yield client
-    client.close()
+async def client(server: SimServer) -> RawClient:
+    return await RawClient.open(server.port)
 
 
 def deltas(raw: bytes) -> int:

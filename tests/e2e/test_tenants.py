@@ -65,20 +65,6 @@ async def test_a_missing_or_wrong_key_gives_the_same_401(fleet: Fleet) -> None:
     assert not server.seen
 
 
-async def test_clients_that_send_two_keys(fleet: Fleet) -> None:
-    """Claude Code and Claude Desktop send both headers, Azure's clients one of their own."""
-    (server,), penstock = await fleet()
-    body = BODIES[COMPLETIONS]
-    for fields in ({"authorization": "Bearer EMPTY", "x_api_key": ONE}, {"api_key": ONE}):
-        assert (await ask(penstock, COMPLETIONS, body, **fields)).status == 200
-        assert not [*sent(server, "authorization"), *sent(server, "x-api-key")]
-        assert not sent(server, "api-key")
-    both: Any = {"authorization": f"Bearer {ONE}", "x_api_key": TWO}
-    got = await ask(penstock, COMPLETIONS, body, **both)
-    assert (got.status, got.json["error"]["code"]) == (401, "unauthorized")
-    assert "match no tenant, or several" in got.json["error"]["message"]
-
-
 async def test_health_and_preflights_need_no_key(fleet: Fleet) -> None:
     """Browsers ask before they send a key."""
     for origins, status in ((["https://a.example"], 204), ([], 401)):

@@ -50,9 +50,6 @@ async def secure(simulate: Simulate, serve: Serve, files: Files) -> AsyncIterato
         return server, await serve([fronts[-1].url], pool=pool, listen=listen, **config)
 
     yield start
-    for client in TlsClient.opened:
-        client.close()
-    TlsClient.opened.clear()
     for front in fronts:
         await front.stop()
 

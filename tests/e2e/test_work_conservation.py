@@ -93,10 +93,24 @@ def share_of(what: str, through: ClosedLoop, direct: ClosedLoop) -> float:
     return float(had / could)
 
 
-async def through_and_direct(
-    serve: Serve, sim_process: StartSim, flags: tuple[str, ...], clients: int, prompt_tokens: int
-) -> tuple[ClosedLoop, ClosedLoop]:
-    """What clients got through penstock and of the server itself."""
+# What is compared, the server, clients, and tokens of a prompt.
+CASES: Final[dict[str, tuple[str, tuple[str, ...], int, int]]] = {
+    # 64 answers of 60 to 200 tokens: at most two thirds of the cache, and a third on average.
+    "a cache with room for all answers": (
+        "tokens",
+        ("--profile", "70b-4xa100", "--kv-tokens", "30000", "--answer-tokens", "60:200"),
+        64,
+        100,
+    ),
+    "hidden thoughts after a role": ("answers", (*THINKS, "--early-role"), 40, 600),
+    # As with a call of a tool, which its parser holds until it is whole.
+    "hidden thoughts": ("answers", THINKS, 40, 600),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_as_much_through_penstock(serve: Serve, sim_process: StartSim, name: str) -> None:
+    what, flags, clients, prompt_tokens = CASES[name]
     direct, through = (loop(clients, prompt_tokens) for _ in range(2))
     server = await sim_process(*flags)
     await direct.play(server.url, TIME_S)
@@ -106,23 +120,5 @@ async def through_and_direct(
     await penstock.until(lambda listing: listing[0]["engine"] is not None, 5.0)
     await through.play(penstock.url, TIME_S)
     await penstock.until_at_rest()
-    return through, direct
-
-
-async def test_a_cache_with_room_for_all_answers(serve: Serve, sim_process: StartSim) -> None:
-    """64 answers of 60 to 200 tokens: at most two thirds of the cache, and a third on average."""
-    flags = ("--profile", "70b-4xa100", "--kv-tokens", "30000", "--answer-tokens", "60:200")
-    through, direct = await through_and_direct(serve, sim_process, flags, 64, 100)
-    assert share_of("tokens", through, direct) >= SHARE_MIN
-    assert not through.refused
-
-
-@pytest.mark.parametrize("shown", ["role", "nothing"])
-async def test_answers_that_begin_with_hidden_thoughts(
-    serve: Serve, sim_process: StartSim, shown: str
-) -> None:
-    """`nothing`: as with a call of a tool, which its parser holds until it is whole."""
-    flags = (*THINKS, "--early-role") if shown == "role" else THINKS
-    through, direct = await through_and_direct(serve, sim_process, flags, 40, 600)
-    assert share_of("answers", through, direct) >= SHARE_MIN
+    assert share_of(what, through, direct) >= SHARE_MIN
     assert not through.refused

@@ -9,15 +9,16 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import cycle
-from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.process import COUNTS, Penstock
+import aiohttp
+
+from tests.e2e.forked import SimProcess
+from tests.e2e.process import COUNTS, Penstock, Serve
 from tests.faults import sdks
-from tests.faults.fleet import Server, proxy
 from tests.faults.streams import CHAT, COMPLETIONS, MESSAGES, PATHS, Stream, Verdict
 
 TIMEOUTS: Final = {
@@ -27,6 +28,7 @@ TIMEOUTS: Final = {
     "idle_s": 3,
     "hold_s": 1,
 }
+HEALTH: Final = {"interval_s": 0.5, "deep": {"interval_s": 5}}
 # Three engines that never answer, one that falls silent after it began, and a loaded machine.
 LIMIT_S: Final = 45.0
 ZERO_WITHIN_S: Final = 2.0
@@ -34,6 +36,49 @@ ZERO_WITHIN_S: Final = 2.0
 OFFSETS: Final = (0, 1, 6, 40, 150, 600, 1_300, 2_500, 3_700, 4_900)
 
 TOLD_APART: Final = (CHAT, COMPLETIONS, MESSAGES)
+
+# 10 tokens a second on every stream, however many there are.
+SIM: Final = ("--profile", "steady-50", "--speedup", "0.2")
+
+
+class Server(SimProcess):
+    """One that makes faults, and tells what came to it."""
+
+    def __init__(self) -> None:
+        super().__init__(*SIM)
+
+    async def fault(self, kind: str, **options: Any) -> None:
+        await self._control({"clear": True, "set": [{"kind": kind, **options}]})
+
+    async def also(self, kind: str, **options: Any) -> None:
+        """One more fault beside those that are on."""
+        await self._control({"set": [{"kind": kind, **options}]})
+
+    async def mixed(self) -> int:
+        """Of the last requests that came here, those whose bytes are not what was sent."""
+        limit = aiohttp.ClientTimeout(5)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=limit) as session,
+                session.get(f"{self.url}/sim/state") as got,
+            ):
+                seen = (await got.json())["requests"]
+        except (aiohttp.ClientError, TimeoutError):
+            return 0  # it was killed, or its fault is to take no connections
+        wrong = 0
+        for request in seen:
+            check = dict(request["headers"]).get("x-check")
+            wrong += check is not None and check != request["body_sha256"]
+        return wrong
+
+    async def _control(self, body: dict[str, Any]) -> None:
+        async with (
+            asyncio.timeout(20),
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/sim/faults", json=body) as answer,
+        ):
+            assert answer.status == 200, await answer.text()
+
 
 Strike = Callable[[list[Server]], Awaitable[None]]
 
@@ -156,32 +201,30 @@ FAULTS: Final = (
 )
 
 
-async def run(fault: Fault, servers: list[Server], folder: Path, count: int) -> Row:
+async def run(fault: Fault, servers: list[Server], serve: Serve, count: int) -> Row:
     """One row of the table."""
     row = Row(fault.name)
-    async with (
-        proxy(servers, folder, timeouts=TIMEOUTS) as penstock,
-        proxy(servers[:1], folder, timeouts=TIMEOUTS) as lone,
-    ):
-        await fault.before(servers)
-        streams = [
-            Stream(f"{fault.name} {number}", path, http11=number % 5 > 0)
-            for number, path in zip(range(count), cycle(fault.paths), strict=False)
-        ]
-        running = asyncio.gather(*[stream.run(penstock.port, LIMIT_S) for stream in streams])
-        asking = asyncio.create_task(sdks.ask(lone.url, fault.name, fault.paths, LIMIT_S))
-        if fault.live is not _nothing:
-            await _until_live(penstock, count)
-            await fault.live(servers)
-        await running
-        row.sdk.update(await asking)
-        row.zero_after_s = await _until_zero(penstock)
+    penstock, lone = [
+        await serve([each.url for each in before], timeouts=TIMEOUTS, health=HEALTH)
+        for before in (servers, servers[:1])
+    ]
+    await fault.before(servers)
+    streams = [
+        Stream(f"{fault.name} {number}", path, http11=number % 5 > 0)
+        for number, path in zip(range(count), cycle(fault.paths), strict=False)
+    ]
+    running = asyncio.gather(*[stream.run(penstock.port, LIMIT_S) for stream in streams])
+    asking = asyncio.create_task(sdks.ask(lone.url, fault.name, fault.paths, LIMIT_S))
+    if fault.live is not _nothing:
+        await _until_live(penstock, count)
+        await fault.live(servers)
+    await running
+    row.sdk.update(await asking)
+    row.zero_after_s = await _until_zero(penstock)
     row.verdicts.update(stream.verdict for stream in streams)
     row.refused = sum(stream.status >= 400 for stream in streams)
     for server in servers:
         row.mixed_upstream += await server.mixed()
-    await servers[0].kill()  # whatever its fault was
-    await asyncio.gather(*[server.start() for server in servers])
     return row
 
 
@@ -205,8 +248,7 @@ async def _until_zero(penstock: Penstock) -> float:
 
 
 @contextlib.asynccontextmanager
-async def fleet(size: int = 4) -> Any:
-    """Servers for all rows."""
+async def fleet(size: int = 4) -> AsyncIterator[list[Server]]:
     servers = [Server() for _ in range(size)]
     try:
         await asyncio.gather(*[server.start() for server in servers])

@@ -10,18 +10,12 @@ import orjson
 
 from penstock.bench.sim.prompt import render
 from penstock.bench.sim.text import expected
+from tests.e2e.answers import ENDS, dechunked
 
 TOKENS: Final = 30
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 PATHS: Final = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
-# In the dialect's last event, and in no other; text cannot hold it unescaped.
-ENDS: Final = {
-    CHAT: b"data: [DONE]\n\n",
-    COMPLETIONS: b"data: [DONE]\n\n",
-    RESPONSES: b'"type":"response.completed"}\n\n',
-    MESSAGES: b'data: {"type":"message_stop"}\n\n',
-}
 
 
 class Verdict(StrEnum):
@@ -100,7 +94,7 @@ class Stream:
             return Verdict.TOLD if b'"error"' in body else Verdict.SILENT
         ended = not reset
         if b"\r\ntransfer-encoding: chunked" in head:
-            body, ended = _dechunked(body)
+            body, ended = dechunked(body)
         text, wanted = text_of(self.path, body), self.wanted
         if not wanted.startswith(text):
             return Verdict.MIXED
@@ -129,16 +123,3 @@ def text_of(path: str, body: bytes) -> str:
         elif path == MESSAGES and told["type"] == "content_block_delta":
             said.append(told["delta"]["text"])
     return "".join(said)
-
-
-def _dechunked(raw: bytes) -> tuple[bytes, bool]:
-    """The data in chunks, and whether the last one came."""
-    parts: list[bytes] = []
-    while raw:
-        size, _, rest = raw.partition(b"\r\n")
-        if size == b"0":
-            return b"".join(parts), rest == b"\r\n"
-        length = int(size, 16)
-        parts.append(rest[:length])
-        raw = rest[length + 2 :]
-    return b"".join(parts), False

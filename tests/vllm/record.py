@@ -78,10 +78,21 @@ def whole_answers() -> Iterator[Case]:
 
 
 def refusals() -> Iterator[Case]:
-    """What a server says to every dialect when it cannot serve."""
+    """What a server says to every dialect when it does not begin; streamed it is the same."""
+    for path, name in NAMES.items():
+        yield name, path, {}
+
+
+def ends() -> Iterator[Case]:
+    """What it says when it ends in the middle."""
     for path, name in NAMES.items():
         yield name, path, {}
         yield f"{name}_stream", path, {"stream": True}
+
+
+def draining() -> Iterator[Case]:
+    """Token ids need no tokenizer, whose threads are gone: they come as far as the engine."""
+    yield from refusals()
     yield "token_ids", COMPLETIONS, TOKEN_IDS
     yield "token_ids_stream", COMPLETIONS, {**TOKEN_IDS, "stream": True}
 
@@ -177,14 +188,14 @@ def main(wanted: list[str]) -> None:
             with occupied(server):
                 server.drain()
                 time.sleep(1)
-                recorder.cases(server, refusals(), "draining_")
+                recorder.cases(server, draining(), "draining_")
         with running(folder, "--max-num-queued-reqs", "2") as server:
             record_inside(recorder, server)
             with occupied(server, 2):
                 recorder.cases(server, refusals(), "busy_")
         with running(folder) as server:
             record_cut(recorder, server, server.kill_engine, ["dead_"])
-        with running(folder, "--max-num-seqs", str(len(list(refusals())))) as server:
+        with running(folder, "--max-num-seqs", str(len(list(ends())))) as server:
             record_cut(recorder, server, server.abort_all, ["aborted_", "aborted_queued_"])
 
 
@@ -214,7 +225,7 @@ def record_cut(
 
     With two prefixes, a second set waits in the queue while the first one runs.
     """
-    cases = list(refusals())
+    cases = list(ends())
     raws = [request(p, fields | {LONG[p]: 3_900, "ignore_eos": True}) for _, p, fields in cases]
     gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting")
     with ThreadPoolExecutor(len(raws) * len(prefixes)) as pool:
@@ -238,10 +249,10 @@ def together(server: VllmServer, raws: list[bytes]) -> list[bytes]:
 def shortened(answer: bytes) -> bytes:
     """Without the chunks in the middle of a long stream."""
     head, separator, body = answer.partition(b"\r\n\r\n")
-    if b"chunked" not in head or len(body) < 8_000:
+    if b"chunked" not in head or len(body) < 4_000:
         return answer
     chunks = re.split(rb"(?<=\n\n\r\n)", body)
-    return head + separator + b"".join(chunks[:8] + chunks[-8:])
+    return head + separator + b"".join(chunks[:5] + chunks[-5:])
 
 
 if __name__ == "__main__":

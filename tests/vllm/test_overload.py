@@ -20,7 +20,8 @@ from tests.e2e.forked import run
 from tests.e2e.process import Penstock, Serve
 from tests.vllm.crowd import Crowd, Seen, Wish, quantile
 from tests.vllm.server import VllmServer, running
-from tests.vllm.watch import Sample, asked, watch
+from tests.vllm.test_leaving import until_free
+from tests.vllm.watch import Sample, watch
 
 # Eight streams of 350 tokens at the end, on average, need more than the cache has.
 FLAGS: Final = (
@@ -130,14 +131,6 @@ async def counted(servers: list[VllmServer]) -> Counter[str]:
     return sums
 
 
-async def until_free(servers: list[VllmServer]) -> None:
-    """Nobody asks any more: then the engines have nothing soon."""
-    async with asyncio.timeout(10):
-        for server in servers:
-            while await asyncio.to_thread(server.busy):
-                await asyncio.sleep(0.1)
-
-
 def classes_are_kept(beside: dict[str, list[Seen]], alone: list[Seen], speed: float) -> None:
     """Who stays below its share notices little of the flood, and batch waits for everybody."""
     told = {name: firsts(seen) for name, seen in beside.items()} | {"alone": firsts(alone)}
@@ -243,7 +236,7 @@ async def accounts_are_right(penstock: Penstock, seen: list[Seen], lines: dict[s
     That is the prompt and what came, which is what its client has seen or a little more. Returns
     the tokens of all answers.
     """
-    listing = await asked(penstock, "/api/v1/tenants")
+    listing = await penstock.admin("tenants")
     told = await run("usage", "--admin", penstock.admin_url, "--json")
     assert [each["models"] for each in orjson.loads(told.out)] == [
         each["models"] for each in listing
@@ -267,6 +260,6 @@ async def accounts_are_right(penstock: Penstock, seen: list[Seen], lines: dict[s
         spent = used["prompt_tokens"] - used["cached_tokens"] + used["completion_tokens"]
         gone = TOKENS_PER_DAY - budgets["tokens_per_day"]["left"]
         assert spent - BACK_TOKENS <= gone <= spent + 1
-    queue = await asked(penstock, "/api/v1/queue")
+    queue = await penstock.admin("queue")
     assert [each["requests"] for each in queue["classes"]] == [0, 0, 0]
     return charged_tokens

@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
-
-import aiohttp
+from typing import Final
 
 from tests.e2e.process import Penstock
 from tests.vllm.server import VllmServer
@@ -62,7 +60,7 @@ class Watch:
         return Sample(running, waiting, usage, held, await self.queued())
 
     async def queued(self) -> dict[str, int]:
-        found = await asked(self._penstock, "/api/v1/queue")
+        found = await self._penstock.admin("queue")
         return {each["name"]: each["requests"] for each in found["classes"]}
 
 
@@ -75,10 +73,3 @@ async def watch(penstock: Penstock, servers: list[VllmServer]) -> AsyncIterator[
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def asked(penstock: Penstock, path: str) -> Any:
-    """The JSON of a page of the admin port."""
-    async with aiohttp.ClientSession() as session, session.get(penstock.admin_url + path) as answer:
-        assert answer.status == 200
-        return await answer.json()

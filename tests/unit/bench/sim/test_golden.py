@@ -5,7 +5,6 @@ shape: header names, the order of events, and each event's keys and kinds of val
 in order. Runs of equal shapes count once: how many tokens a chunk brings is chance.
 """
 
-import asyncio
 import re
 from dataclasses import replace
 from itertools import groupby
@@ -14,11 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.bench.sim.connection import Connection
 from penstock.bench.sim.profiles import PROFILES
 from penstock.bench.sim.server import SimServer
+from tests.unit.bench.sim.simulated import simulated
 from tests.unit.proxy.data.golden import GOLDEN, Golden, body_of
-from tests.unit.proxy.wire.transport import Transport
 
 # What made the real server say it, for a simulated one.
 FAULTS: dict[str, dict[str, Any]] = {
@@ -29,27 +27,16 @@ FAULTS: dict[str, dict[str, Any]] = {
     "aborted_queued": {"kind": "abort_empty"},
 }
 PROFILE = replace(PROFILES["instant"], max_model_len=4_096)
-TURNS_MAX = 2_000
 
 
-async def simulated(golden: Golden) -> bytes:
+async def answer_of(golden: Golden) -> bytes:
     """A simulated server's answer to a recorded request."""
     server = SimServer("sim", PROFILE, "tiny", speedup=1e9, clock=lambda: 1767225600.0)
     for kind in sorted(FAULTS, key=len):
         if golden.name.startswith(kind):
             server.faults.clear()
             server.faults.set(**fault(golden, kind))
-    transport = Transport()
-    connection = Connection(server)
-    connection.connection_made(transport)
-    connection.data_received(golden.request)
-    for _ in range(TURNS_MAX):
-        if ended(transport):
-            break
-        await asyncio.sleep(0)
-    server.pump.stop()
-    connection.connection_lost(None)
-    return transport.sent
+    return await simulated(server, golden.request)
 
 
 def fault(golden: Golden, kind: str) -> dict[str, Any]:
@@ -61,14 +48,6 @@ def fault(golden: Golden, kind: str) -> dict[str, Any]:
     if kind == "aborted_queued" and golden.streamed:
         options["kind"] = "done_only"
     return options
-
-
-def ended(transport: Transport) -> bool:
-    head, _, body = transport.sent.partition(b"\r\n\r\n")
-    length = re.search(rb"content-length: (\d+)", head)
-    if length:
-        return len(body) == int(length[1])
-    return transport.closed or body.endswith(b"\r\n0\r\n\r\n")
 
 
 def shape(value: Any) -> Any:
@@ -104,7 +83,7 @@ def heads(answer: bytes) -> list[str]:
 @pytest.mark.parametrize("name", GOLDEN)
 async def test_the_simulated_server_answers_alike(name: str) -> None:
     golden = GOLDEN[name]
-    answer = await simulated(golden)
+    answer = await answer_of(golden)
     assert heads(answer) == heads(golden.answer)
     assert shapes(body_of(answer)) == shapes(golden.body)
     if golden.status >= 400:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from penstock.balancing.ask import FIELDS
 from tests.unit.proxy.data.golden import FOLDER
 from tests.unit.proxy.data.playbook import Play
+from tests.unit.proxy.data.recorded import ASKED, request_of
 
 STRIDE = int(os.environ.get("TEST_SPLIT_STRIDE", "23"))
 BODIES = int(os.environ.get("TEST_SPLIT_BODIES", "60"))
@@ -22,13 +23,12 @@ PIECES = [bytes([each]) for each in b'"\\,}]{[: \n0-e\x00\xff']
 PIECES += [b"\\u00e9", b"\\ud83d\\ude00", b"\\ud83d", b"null", b"true", b'"type":"image_url"']
 PIECES += [b'"stream":true,', b'"model":"other",', b'"a":' + b"[" * 40 + b"]" * 40 + b","]
 PIECES += [b'"text":"' + b"word " * 900 + b'",']
-RECORDED = sorted((FOLDER.parent / "recorded").glob("*.http")) + sorted(FOLDER.glob("*.http"))
 
 
 def recorded() -> list[tuple[bytes, bytes]]:
     """(path, body) of each recorded request, once."""
-    found: dict[tuple[bytes, bytes], None] = {}
-    for file in RECORDED:
+    found = dict.fromkeys(map(request_of, sorted(ASKED)))
+    for file in sorted(FOLDER.glob("*.http")):
         head, _, rest = file.read_bytes().partition(b"\r\n\r\n")
         length = re.search(rb"\r\ncontent-length: (\d+)", head)
         if length and int(length[1]):
