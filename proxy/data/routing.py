@@ -14,7 +14,7 @@ from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
 from penstock.balancing.canary.steps import Draw
 from penstock.balancing.computed_prompts import OverContext
-from penstock.balancing.routes.decision import Decision, Rule, Target, Way, spilled
+from penstock.balancing.routes.decision import Decision, Target, Way, spilled
 from penstock.balancing.routes.request import ReadHeader, RouteRequest
 from penstock.balancing.tokens import NOTHING
 from penstock.balancing.wants import Wants
