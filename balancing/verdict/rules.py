@@ -177,7 +177,7 @@ def _out(scene: Scene) -> Finding | None:
 
 def _uneven(scene: Scene) -> Finding | None:
     """One is several times slower than its peers, or what waits, waits for it alone."""
-    full = [each for each in scene.serving if each.kv_usage >= FULL]
+    full = [each for each in scene.serving if _is_full(each)]
     if len(scene.serving) < 2 or (scene.waits and 2 * len(full) > len(scene.serving)):
         return None  # streams that are paused for lack of room look slow
     if scene.share(*_CACHE, WaitReason.SEQUENCES) >= MOST:
@@ -236,7 +236,7 @@ def _limited(scene: Scene) -> Finding | None:
 
 
 def _memory(scene: Scene) -> Finding | None:
-    full = [each for each in scene.serving if each.kv_usage >= FULL]
+    full = [each for each in scene.serving if _is_full(each)]
     stopped = sum(each.preemptions for each in scene.serving)
     waits_there = any(each.waiting >= 1.0 for each in full)
     lacks = (WaitReason.KV_CACHE,) if _spare_places(scene) else _CACHE
@@ -244,10 +244,15 @@ def _memory(scene: Scene) -> Finding | None:
     if not slow and (stopped < PREEMPTIONS_MIN or not full):
         return None
     # As it is now: rows of backends tell that, too.
-    full = full and [each for each in scene.serving if each in full or _kv_usage(each) >= FULL]
+    full = full and [each for each in scene.serving if max(each.kv_usage, _kv_usage(each)) >= FULL]
     usage = max([_kv_usage(each) for each in full or scene.serving], default=0.0)
     figures = {"kv_usage": usage, "full": float(len(full)), "preemptions": float(stopped)}
     return Finding(Kind.MEMORY, backend=only(full), figures=figures | _queue(scene))
+
+
+def _is_full(seen: Seen) -> bool:
+    """Whether its cache has no room. It pauses streams only then, and is less full afterwards."""
+    return seen.kv_usage >= FULL or seen.preemptions >= PREEMPTIONS_MIN
 
 
 def _spare_places(scene: Scene) -> bool:
