@@ -252,7 +252,7 @@ def _memory(scene: Scene) -> Finding | None:
 
 def _is_full(seen: Seen) -> bool:
     """Whether its cache has no room. It pauses streams only then, and is less full afterwards."""
-    return seen.kv_usage >= FULL or seen.preemptions >= PREEMPTIONS_MIN
+    return seen.kv_usage >= FULL or seen.preemptions > 0
 
 
 def _spare_places(scene: Scene) -> bool:
@@ -278,7 +278,7 @@ def _scheduler(scene: Scene) -> Finding | None:
     if _most_compute(scene):
         return None
     usable = [each for each in scene.serving if not _computes(each)]
-    roomy = [each for each in usable if _with_one_more(each) < ROOMY]
+    roomy = [each for each in usable if _with_one_more(each) < ROOMY and not _is_full(each)]
     stuck = [each for each in roomy if each.waiting >= 1.0 and each.backlog_s < WAIT_S / 4]
     # Engines that run the same number all the time, with others behind, have no more places.
     steady = [each for each in roomy if each.waiting >= 1.0 and each.steady and _idles(each)]

@@ -139,11 +139,13 @@ def test_what_is_found(row: str) -> None:
 
 
 def test_an_engine_that_pauses_streams_has_no_room_though_it_is_less_full_on_average() -> None:
-    finding = found(backend(kv_usage=0.7, overdue_s=3.0), per_s=PREFILLS | {"preemptions": 1})
+    few = backend(kv_usage=0.6, overdue_s=3.0, running=4, waiting=3, sequences=7, streams=4)
+    assert found(few).detail == "sequences"
+    finding = found(few, per_s={"preemptions": 0.1})
     assert (finding.kind, finding.figures["full"]) == (Kind.MEMORY, 0.0)
     sentence, _ = words(finding)
-    assert "(up to 70% is used now)" in sentence
-    assert sentence.endswith("Engines paused 10 streams for lack of room.")
+    assert "(up to 60% is used now)" in sentence
+    assert sentence.endswith("Engines paused a stream for lack of room.")
 
 
 def test_where_most_caches_are_full_no_backend_is_called_slow_or_hot() -> None:
