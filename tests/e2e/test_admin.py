@@ -50,7 +50,7 @@ async def test_the_ports_serve_different_paths(fleet: Fleet) -> None:
         got = await fetch(penstock.url + path)
         assert (got.status, got.json["error"]["code"]) == (404, "unknown_path")
     assert (await fetch(penstock.admin_url + "/v1/models")).status == 404
-    for path in ("/livez", "/metrics", "/api/v1/backends"):  # these change nothing
+    for path in ("/livez", "/metrics", "/api/v1/queue"):  # these change nothing
         assert (await fetch(penstock.admin_url + path, "POST")).status == 405
     assert not server.seen
 
