@@ -76,6 +76,9 @@ SEND_BUFFER_BYTES: Final = 262_144
 # and of a process that another one serves for meanwhile.
 FIRST_LOOKS_S: Final = 5.0
 TAKE_OVER_LOOKS_S: Final = 30.0
+# Then that process waits for a backend of each pool that can serve: the other one may have some.
+TAKE_OVER_SERVES_S: Final = 10.0
+SERVES_POLL_S: Final = 0.1
 # How long the start waits for what sources of backends tell.
 FOUND_S: Final = 2.0
 # Container objects that are made and not freed before the collector runs (CPython: 700).
@@ -207,12 +210,22 @@ class App:
             async with asyncio.timeout(within_s):
                 await self.monitor.started.wait()
 
+    async def _each_pool_serves(self, within_s: float) -> None:
+        """A first probe may fail while the machine is busy with two processes."""
+        waits_until_s = self.plane.now() + within_s
+        pools = [pool for pool in self.plane.fleet.pools if pool.backends]
+        while self.plane.now() < waits_until_s:
+            if all(any(each.can_serve for each in pool.backends) for pool in pools):
+                return
+            await asyncio.sleep(SERVES_POLL_S)
+
     async def _take_over(self) -> socket.socket | None:
         """Wait until the present process has left. Returns its socket, if it is still meant."""
         assert self._handover is not None
         sock = self._handover.inherited
         if sock is not None:
             await self._first_looks(TAKE_OVER_LOOKS_S)
+            await self._each_pool_serves(TAKE_OVER_SERVES_S)
         await self._handover.take()
         if sock is None or is_meant(sock, self.plane.settings.listen):
             return sock
