@@ -53,7 +53,7 @@ faults: .venv/installed  ## every fault under 200 live streams; about 10 minutes
 	  tests/e2e/test_broken_streams.py -k by_a_fault $(ARGS)
 
 splits: .venv/installed  ## every recorded stream, and a thousand bodies, cut into two reads at every byte
-	TEST_SPLIT_STRIDE=1 TEST_SPLIT_BODIES=1000 .venv/bin/python -m pytest -q --timeout 600 --capture=no \
+	TEST_SPLIT_STRIDE=1 TEST_SPLIT_BODIES=1000 .venv/bin/python -m pytest -q --timeout 1800 --capture=no \
 	  tests/unit/proxy/data/test_every_split.py tests/unit/proxy/data/test_every_body_split.py $(ARGS)
 
 reloads: .venv/installed  ## 100 reloads and 20 restarts under load, with their figures
