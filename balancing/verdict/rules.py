@@ -182,9 +182,7 @@ def _uneven(scene: Scene) -> Finding | None:
         return None  # streams that are paused for lack of room look slow
     if scene.share(*_CACHE, WaitReason.SEQUENCES) >= MOST:
         return None  # what waits has no room anywhere, whichever of them is slower
-    # One that is just back takes little, and was measured in its trouble.
-    steady = [each for each in scene.serving if not _starts(each)] or scene.serving
-    slowest = max(steady, key=lambda each: each.now.pace.slower)
+    slowest = max(scene.serving, key=lambda each: each.now.pace.slower)
     elsewhere = scene.waits and _pending(slowest) < WAIT_S  # it is slow, and others have the queue
     pace = slowest.now.pace
     if pace.slower >= SLOWER and not elsewhere:

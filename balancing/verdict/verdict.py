@@ -51,7 +51,8 @@ class Verdict:
             return False
         self.finding = self.worst = wanted
         self.seen_s = self.window.now.at_s
-        self.since_s = min(at_s for at_s, each in self._last if _same(each, wanted))
+        seen_s = [at_s for at_s, each in self._last if _same(each, wanted)]
+        self.since_s = min(seen_s, default=self.seen_s)
         return True
 
     def _wanted(self, found: Finding) -> Finding | None:
@@ -70,7 +71,7 @@ class Verdict:
         if agree >= (CERTAIN if found.kind in _CERTAIN else AGREE):
             return found
         if found.missed and self.finding.kind is Kind.FINE:  # until its cause is sure
-            return Finding(Kind.MISSED, missed=found.missed)
+            return Finding(Kind.MISSED, "unclear", missed=found.missed)
         return None
 
     def _recent(self) -> list[tuple[float, Finding]]:

@@ -51,6 +51,11 @@ _SAID: Final = {
             "If models think before they show a token, set a longer target for ttft_s in slo.",
         ),
     ),
+    (Kind.MISSED, "unclear"): _Said(
+        "alerts",
+        "A service level is missed. {missed}. What it is that delays requests is not clear yet.",
+        ("Look again in some seconds.",),
+    ),
     (Kind.COMPUTE, "prefill"): _Said(
         "requests-wait",
         "Compute-bound: engines are busy with prompts, and {queue}.",
@@ -336,7 +341,9 @@ def _of_outage(finding: Finding) -> dict[str, str]:
     if backend:
         which = f"{backend} is out ({reason}): {_OUT.get(reason, 'its log may say why')}"
     serve, others = figures.get("serve", 0.0), figures.get("others", 0.0)
-    left = f"{serve:.0f} other{'s serve' if serve > 1.0 else ' serves'}, and {_queue(finding)}."
+    left = f"{serve:.0f} other{'s serve' if serve > 1.0 else ' serves'}"
+    # What is stuck at those that are out waits, too, and is not counted.
+    left += f", and {_queue(finding)}." if figures.get("waiting", 0.0) >= 0.5 else "."
     if not serve:
         resort = figures.get("resort", 0.0)
         left = "What is doubted only still serves." if resort else "None is left to serve."

@@ -9,7 +9,7 @@ the last list. Where all backends are replaced, the previous ones serve until a 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -81,12 +81,19 @@ class Told:
         names = {each.name for each in self.backends}
         return (*self.backends, *[each for each in self.former if each.name not in names])
 
-    def replace(self, backends: tuple[BackendSettings, ...], now_s: float) -> None:
-        """Take another list. If none of it was used before, what was used goes on for a while."""
+    def replace(
+        self, backends: tuple[BackendSettings, ...], now_s: float, serving: Collection[str]
+    ) -> None:
+        """Take another list. If none of it was used before, what serves goes on for a while.
+
+        A list that follows another one prolongs nothing.
+        """
         before = {each.url: each for each in self.used}
         urls = {each.url for each in backends}
         if backends and before.keys().isdisjoint(urls):
-            self.former, self.former_until_s = tuple(before.values()), now_s + KEPT_S
+            if not self.former:
+                self.former_until_s = now_s + KEPT_S
+            self.former = tuple([each for each in before.values() if each.url in serving])
         else:
             self.former = tuple([each for each in self.former if each.url not in urls])
         self.backends = backends
@@ -111,6 +118,7 @@ class Discovery:
         self._swap_s = swap_s
         self._swap: Callable[[], Awaitable[object]] | None = None
         self._told: dict[str, Told] = {}  # by pool
+        self._holders: dict[str, str] = {}  # the pool of each name that was found and is used
         self._swapping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -150,21 +158,36 @@ class Discovery:
         if all(pool.discover is None for pool in settings.pools):
             return settings
         taken = {each.name for pool in settings.pools for each in pool.backends}
-        pools = [self._merged(pool, taken) for pool in settings.pools]
+        # Whose name it is keeps it, whichever pool comes first.
+        told = {pool: {each.name for each in told.used} for pool, told in self._told.items()}
+        held = {n: pool for n, pool in self._holders.items() if n in told.get(pool, ())}
+        holders: dict[str, str] = {}
+        pools = [self._merged(pool, taken, held, holders) for pool in settings.pools]
+        self._holders = holders
         return settings.model_copy(update={"pools": tuple(pools)})
 
-    def _merged(self, pool: PoolSettings, taken: set[str]) -> PoolSettings:
+    def _merged(
+        self,
+        pool: PoolSettings,
+        taken: set[str],
+        held: Mapping[str, str],
+        holders: dict[str, str],
+    ) -> PoolSettings:
         told = self._told.get(pool.name)
         if told is None or pool.discover is None:
             return pool
         listed = {each.url for each in pool.backends}
         found = [each for each in told.used if each.url not in listed]
-        both = frozenset([each.name for each in found if each.name in taken])
+        names = [each.name for each in found]
+        both = frozenset(
+            [name for name in names if name in taken or held.get(name, pool.name) != pool.name]
+        )
         for name in sorted(both - told.taken)[:FAULTS_TOLD]:
             logger.warning("discovery pool=%s: the name %s is taken", pool.name, name)
         told.taken = both
         added = [each for each in found if each.name not in both]
         taken.update(each.name for each in added)
+        holders.update(dict.fromkeys([each.name for each in added], pool.name))
         return pool.model_copy(update={"backends": (*pool.backends, *added)})
 
     def use(self, settings: Settings) -> None:
@@ -175,8 +198,7 @@ class Discovery:
         for name, discover in wanted.items():
             before = self._told.get(name)
             if before is None or before.settings != discover:
-                # Names that no person has given are made apart, or pools could have the same.
-                kind, source = self._source_of(discover, f"{name}." if len(wanted) > 1 else "")
+                kind, source = self._source_of(discover, f"{name}.")
                 told = self._told[name] = Told(discover, kind)
                 if before is not None:
                     self._end(before)
@@ -246,7 +268,7 @@ class Discovery:
             )
         told.since_s = {url: told.since_s.get(url, now_s) for url in after}
         if answer.backends != told.backends:
-            told.replace(answer.backends, now_s)
+            told.replace(answer.backends, now_s, frozenset(self._serving()))
             self._changed.set()
 
     def _failed(self, pool: str, told: Told, problem: str) -> None:

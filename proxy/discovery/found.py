@@ -74,7 +74,7 @@ class Allowed:
 class Entries:
     """Checks the entries of one source. What it knows it need not check again.
 
-    `prefix`: before names that no person has given, where several pools find theirs.
+    `prefix`: before names that no person has given: pools could have the same.
     """
 
     def __init__(self, allowed: Allowed, prefix: str = "") -> None:

@@ -254,7 +254,7 @@ async def test_endpoints_of_a_service_are_followed_through_every_fault(
         await api.put(*of_pods(a, b), endpoint_slice("other", "another"))
         penstock = await serve([], ready=2, pool=in_cluster(api))
         told = {each["name"] for each in await penstock.backends()}
-        assert told == {f"pod-{a.port}", f"pod-{b.port}"}
+        assert told == {f"default.pod-{a.port}", f"default.pod-{b.port}"}
         async with Traffic(penstock.url) as traffic:
             await traffic.until(50)
             await api.put(*of_pods(c))

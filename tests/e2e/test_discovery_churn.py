@@ -48,7 +48,7 @@ class Endpoints:
         """One of them comes or goes. Those with even numbers stay."""
         number, each = self._rng.randrange(SLICES), 2 * self._rng.randrange(IN_SLICE // 2) + 1
         ready = self.ready[number, each] = not self.ready[number, each]
-        name = f"pod-{number}-{each}"
+        name = name_of(number, each)
         await self.put(number)
         if ready:
             self.left_s.pop(name, None)
@@ -56,7 +56,12 @@ class Endpoints:
             self.left_s[name] = monotonic()
 
     def names(self) -> set[str]:
-        return {f"pod-{i}-{j}" for (i, j), ready in self.ready.items() if ready}
+        return {name_of(*each) for each, ready in self.ready.items() if ready}
+
+
+def name_of(number: int, each: int) -> str:
+    """The name of a pod's backend."""
+    return f"default.pod-{number}-{each}"
 
 
 async def churn(endpoints: Endpoints, lasts_s: float) -> int:

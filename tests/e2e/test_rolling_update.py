@@ -132,5 +132,5 @@ async def test_no_stream_notices_a_rolling_update(serve: Serve, sim_process: Sta
         print(f"broken {len(streams.broken)}, TTFT p99 {before_s:.3f} s, then {during_s:.3f} s")
         assert not streams.broken, streams.broken[:3]
         assert {each["name"] for each in await penstock.backends() if not each["removed"]} == {
-            f"vllm-{each.url.rpartition(':')[2]}" for each in controller.pods
+            f"default.vllm-{each.url.rpartition(':')[2]}" for each in controller.pods
         }

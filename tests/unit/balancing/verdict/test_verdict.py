@@ -120,6 +120,19 @@ def test_a_level_that_is_missed_is_told_at_once_and_its_cause_when_that_is_sure(
     assert told[1].split()[1] == "memory"
 
 
+def test_a_missed_level_whose_cause_is_seen_already_waits_for_it_to_be_sure() -> None:
+    """No look before said that a level is missed: since this one it is."""
+    missed = (Missed("ttft_p95", "slow"),)
+    full = [moment(float(at), FULL, missed=missed, **queue(WaitReason.KV_CACHE)) for at in range(9)]
+    verdict = Verdict(0.0)
+    assert look(verdict, full[0])
+    assert (verdict.finding.kind, verdict.since_s) == (Kind.MISSED, 0.0)
+    assert "nothing waits" not in words(verdict.finding)[0]
+    for each in full[1:]:
+        look(verdict, each)
+    assert (verdict.finding.kind, verdict.since_s) == (Kind.MEMORY, 0.0)
+
+
 def test_a_start_hides_no_full_caches() -> None:
     fresh = backend("b", state="starting", can_serve=False, starting_s=9.0)
     full = found(FULL, fresh, **queue(WaitReason.KV_CACHE, waiting=28))
@@ -148,13 +161,6 @@ def test_of_a_cause_the_worst_is_remembered() -> None:
         look(verdict, moment(float(at), FULL, **queue(WaitReason.KV_CACHE, oldest_s=oldest_s)))
     assert verdict.finding.figures["wait_s"] == 1.2
     assert verdict.worst.figures["wait_s"] == 9.0
-
-
-def test_a_backend_that_is_just_back_is_not_called_slow() -> None:
-    back = [backend("a"), backend("b", pace=Pace(decode=9.0), state="warming")]
-    then = [backend("a"), backend("b", pace=Pace(decode=9.0))]
-    seconds = [moment(float(at), *(back if at < 20 else then)) for at in range(40)]
-    assert played(*seconds) == ["23: uneven since 20"]
 
 
 def test_another_backend_that_is_slow_is_another_cause() -> None:

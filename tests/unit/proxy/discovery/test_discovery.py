@@ -119,6 +119,7 @@ async def test_where_all_are_replaced_the_former_ones_stay_until_a_new_one_serve
     settings = settings_of("f")
     async with stage(settings) as on:
         await on.tells("f", A)
+        on.serving.add(A)
         await on.tells("f", B, C)
         assert on.names(settings) == [["10.0.0.2-80", "10.0.0.3-80", "10.0.0.1-80"]]
         if served:
@@ -197,13 +198,30 @@ async def test_a_source_that_is_changed_keeps_its_backends_until_a_new_one_serve
         assert on.names(after) == [["10.0.0.3-80"], ["10.0.0.2-80"]]
 
 
-async def test_a_second_replacement_keeps_those_that_serve() -> None:
+async def test_lists_that_follow_each_other_keep_what_serves_and_for_no_longer() -> None:
     settings = settings_of("f")
     async with stage(settings) as on:
         await on.tells("f", A)
+        on.serving.add(A)
         await on.tells("f", B)
+        on.now_s = KEPT_S - 1.0
         await on.tells("f", C)
-        assert on.names(settings) == [["10.0.0.3-80", "10.0.0.2-80", "10.0.0.1-80"]]
+        assert on.names(settings) == [["10.0.0.3-80", "10.0.0.1-80"]]
+        on.now_s = KEPT_S
+        await turns()
+        assert on.names(settings) == [["10.0.0.3-80"]]
+
+
+async def test_a_name_stays_with_the_pool_that_has_it() -> None:
+    """A pool that comes first takes nothing from one that has found it before."""
+    settings = settings_of("f", "g")
+    async with stage(settings) as on:
+        await on.tells("g", {"name": "a", "url": A})
+        assert on.names(settings) == [[], ["a"]]
+        await on.tells("f", {"name": "a", "url": B})
+        assert on.names(settings) == [[], ["a"]]
+        await on.tells("g", C)
+        assert on.names(settings) == [["a"], ["10.0.0.3-80"]]
 
 
 async def test_a_name_that_moves_to_another_server_is_there_once() -> None:
