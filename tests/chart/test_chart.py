@@ -142,6 +142,18 @@ def test_there_is_a_budget_of_disruptions_only_where_another_replica_goes_on() -
         assert len(of_kind(objects(name), "PodDisruptionBudget")) == count, name
 
 
+def test_numbers_and_texts_are_durations() -> None:
+    for drain in ("grace_s=0", "grace_s=500ms", "timeout_s=5m", "timeout_s=300s"):
+        assert pod(objects("defaults", "--set", f"config.drain.{drain}"))
+
+
+def test_labels_of_pods_cannot_replace_those_that_select_them() -> None:
+    made = objects("defaults", "--set", "podLabels.app\\.kubernetes\\.io/name=mine")
+    (found,) = of_kind(made, "Deployment")
+    labels = found["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "penstock"
+
+
 def test_an_own_token_and_account_are_used() -> None:
     made = objects("keys")
     assert not of_kind(made, "Secret", "ServiceAccount")
@@ -170,6 +182,8 @@ def test_selectors_find_the_pods_and_not_the_test(name: str) -> None:
         ("replica=2", "replica"),
         ("config.pools=null", "pools"),
         ("terminationGracePeriodSeconds=300", "set it above 310"),
+        ("config.drain.timeout_s=10m", "set it above 610"),
+        ("sidecar.enabled=true", "set it above 620"),
         ("service.type=Ingress", "service"),
     ],
 )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 import orjson
@@ -162,14 +163,12 @@ class ApiServer:
         )
 
     def _selected(self, request: web.Request) -> Iterator[Object]:
-        key, _, value = request.query.get("labelSelector", "").partition("=")
-        for each in self.objects.values():
-            if not key or each["metadata"].get("labels", {}).get(key) == value:
-                yield each
+        return (each for each in self.objects.values() if _is_selected(request, each))
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         self.watches += 1
         told = int(request.query["resourceVersion"])
+        selected = partial(_is_selected, request)
         bookmarks = request.query.get("allowWatchBookmarks") == "true"
         if told < self.oldest and request.headers.get("x-late") is None and self.watches % 2:
             return web.json_response(gone(), status=410)
@@ -186,7 +185,11 @@ class ApiServer:
                     news = [each for each in self._events if each[0] > told]
                     if news and not self.deaf:
                         told = news[-1][0]
-                        wanted = [each for _, each in news if bookmarks or each["type"] != BOOKMARK]
+                        wanted = [
+                            each
+                            for _, each in news
+                            if (bookmarks if each["type"] == BOOKMARK else selected(each["object"]))
+                        ]
                         lines = [orjson.dumps(event) + b"\n" for event in wanted]
                         await answer.write(b"".join(lines))
                     async with self._news:
@@ -197,3 +200,8 @@ class ApiServer:
         finally:
             self._open.discard(answer)
         return answer
+
+
+def _is_selected(request: web.Request, told: Object) -> bool:
+    key, _, value = request.query.get("labelSelector", "").partition("=")
+    return not key or told["metadata"].get("labels", {}).get(key) == value

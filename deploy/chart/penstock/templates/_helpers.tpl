@@ -24,6 +24,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{ .Values.admin.existingSecret | default (include "penstock.name" .) }}
 {{- end }}
 
+{{/* The name of what it may read in a namespace. Args: root, namespace. */}}
+{{- define "penstock.role" -}}
+{{- $name := include "penstock.name" .root }}
+{{- eq .namespace .root.Release.Namespace | ternary $name (printf "%s-%s" $name .root.Release.Namespace | trunc 63 | trimSuffix "-") }}
+{{- end }}
+
 {{/* The kinds of objects that penstock must read, by namespace, as JSON. */}}
 {{- define "penstock.rights" -}}
 {{- $rights := dict }}
@@ -31,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- with $pool.discover }}{{ with .kubernetes }}
 {{- $namespace := .namespace | default $.Release.Namespace }}
 {{- $kinds := get $rights $namespace | default dict }}
-{{- $_ := set $kinds (ternary "endpointslices" "pods" (hasKey . "service")) true }}
+{{- $_ := set $kinds (empty .service | ternary "pods" "endpointslices") true }}
 {{- $_ := set $rights $namespace $kinds }}
 {{- end }}{{ end }}
 {{- end }}
@@ -40,26 +46,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 
 {{/* The metadata of a pod with penstock in it. */}}
 {{- define "penstock.pod" -}}
-labels:
-  {{- include "penstock.labels" . | nindent 2 }}
-  {{- with .Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
-annotations:
-  penstock/config: {{ .Values.config | toJson | sha256sum }}
-  {{- with .Values.podAnnotations }}{{ toYaml . | nindent 2 }}{{ end }}
+labels: {{ merge (include "penstock.labels" . | fromYaml) .Values.podLabels | toYaml | nindent 2 }}
+annotations: {{ merge (dict "penstock/config" (.Values.config | toJson | sha256sum)) .Values.podAnnotations | toYaml | nindent 2 }}
+{{- end }}
+
+{{/* A duration of the configuration in seconds: a number, or text such as 500ms, 5s, 10m, 1h. Args: the duration. */}}
+{{- define "penstock.seconds" -}}
+{{- $text := toString . }}
+{{- if hasSuffix "ms" $text }}{{ trimSuffix "ms" $text | float64 | mulf 0.001 }}
+{{- else if hasSuffix "h" $text }}{{ trimSuffix "h" $text | float64 | mulf 3600 }}
+{{- else if hasSuffix "m" $text }}{{ trimSuffix "m" $text | float64 | mulf 60 }}
+{{- else }}{{ trimSuffix "s" $text | float64 }}{{ end }}
 {{- end }}
 
 {{/* What all pods share. */}}
 {{- define "penstock.podSpec" -}}
 serviceAccountName: {{ include "penstock.account" . }}
 automountServiceAccountToken: {{ ne "{}" (include "penstock.rights" .) }}
-{{- $drain := .Values.config.drain | default dict }}
-{{- $grace := $drain.grace_s | default 5 }}{{ $timeout := $drain.timeout_s | default 300 }}
-{{- if and (not (kindIs "string" $grace)) (not (kindIs "string" $timeout)) }}
-{{- $needs := addf $grace $timeout | ceil | int }}
-{{- if .Values.sidecar.enabled }}{{ $needs = add $needs .Values.sidecar.preStopSeconds }}{{ end }}
-{{- if le (int .Values.terminationGracePeriodSeconds) $needs }}
-{{- fail (printf "terminationGracePeriodSeconds is %d: set it above %d, the time that a pod may need to drain (config.drain), or running streams are killed" (int .Values.terminationGracePeriodSeconds) $needs) }}
+{{- $drain := merge (.Values.config.drain | default dict | deepCopy) (dict "grace_s" 5 "timeout_s" 300) }}
+{{- $needs := addf (include "penstock.seconds" $drain.grace_s | float64) (include "penstock.seconds" $drain.timeout_s | float64) }}
+{{- if .Values.sidecar.enabled }}
+{{- $needs = addf $needs .Values.sidecar.preStopSeconds .Values.sidecar.shutdownSeconds }}
 {{- end }}
+{{- if le (float64 .Values.terminationGracePeriodSeconds) $needs }}
+{{- fail (printf "terminationGracePeriodSeconds is %d: set it above %.0f, the time that a pod may need to leave, or running streams are killed" (int .Values.terminationGracePeriodSeconds) $needs) }}
 {{- end }}
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 {{- with .Values.image.pullSecrets }}
@@ -86,6 +96,8 @@ image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.App
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 args: [serve, --config, /etc/penstock/penstock.yaml]
 env:
+  - {name: PENSTOCK_LISTEN__PORT, value: "8080"}
+  - {name: PENSTOCK_ADMIN__PORT, value: "9321"}
   - {name: PENSTOCK_ADMIN__HOST, value: "0.0.0.0"}   # the kubelet probes the pod's address
   # admin.token, which `kubectl exec … penstock status` uses too.
   - name: PENSTOCK_ADMIN__TOKEN
@@ -120,8 +132,8 @@ resources: {{ toYaml .Values.resources | nindent 2 }}
 volumeMounts:
   - {name: config, mountPath: /etc/penstock, readOnly: true}
   - {name: state, mountPath: /var/lib/penstock}
-  {{- range .Values.secrets }}
-  - {name: {{ printf "secret-%s" . | replace "." "-" | trunc 63 }}, mountPath: /etc/penstock/secrets/{{ . }}, readOnly: true}
+  {{- range $number, $name := .Values.secrets }}
+  - {name: secret-{{ $number }}, mountPath: /etc/penstock/secrets/{{ $name }}, readOnly: true}
   {{- end }}
 {{- end }}
 
@@ -130,8 +142,8 @@ volumeMounts:
   configMap: {name: {{ include "penstock.name" . }}}
 - name: state
   emptyDir: {sizeLimit: 64Mi}
-{{- range .Values.secrets }}
-- name: {{ printf "secret-%s" . | replace "." "-" | trunc 63 }}
-  secret: {secretName: {{ . | quote }}}
+{{- range $number, $name := .Values.secrets }}
+- name: secret-{{ $number }}
+  secret: {secretName: {{ $name | quote }}}
 {{- end }}
 {{- end }}
