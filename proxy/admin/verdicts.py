@@ -21,6 +21,7 @@ from penstock.balancing.slo.slo import because
 from penstock.balancing.speed.compare import ALIKE, Pace, slower
 from penstock.balancing.verdict.cause import CALM, Finding, Kind, Missed
 from penstock.balancing.verdict.facts import PoolFacts, backend_facts, given_of, of_queue, served_of
+from penstock.balancing.verdict.rules import FULL
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import section, words
 from penstock.proxy.data.client import Client
@@ -202,7 +203,10 @@ class Verdicts:
     def accuses(self, backend: Backend) -> Kind | None:
         """What the sentence for its pool says of this backend. None: nothing."""
         finding = self._of(backend).finding
-        return finding.kind if finding.backend == backend.name else None
+        named = finding.backend == backend.name
+        if finding.kind is Kind.MEMORY and not finding.backend and backend.report is not None:
+            named = backend.report.kv_usage >= FULL  # the sentence speaks of several
+        return finding.kind if named else None
 
     def pace(self, backend: Backend) -> Pace | None:
         """How many times as long as its peers a backend takes. None if that is not known. Where

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.verdict.cause import Finding, Kind
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.proxy.admin.fleet_listing import describe
@@ -45,6 +46,13 @@ def test_the_row_of_a_backend_has_the_figure_of_the_sentence(pair: Play) -> None
         assert (row["slower"], told_state) == (
             (7.8, "uneven") if backend.name == "b1" else (None, "ready")
         )
+
+
+def test_where_the_sentence_speaks_of_several_caches_the_full_ones_are_marked(pair: Play) -> None:
+    first, second = pair.backends
+    first.report, second.report = EngineReport(0.0, kv_usage=0.97), EngineReport(0.0, kv_usage=0.5)
+    verdicts = told(pair, Finding(Kind.MEMORY, figures={"kv_usage": 0.97, "full": 2.0}))
+    assert [verdicts.accuses(each) for each in (first, second)] == [Kind.MEMORY, None]
 
 
 def test_the_sentence_says_of_a_missed_level_what_the_level_says(pair: Play) -> None:
