@@ -233,6 +233,7 @@ async def streaming(
 async def test_supervised_restarts_under_load_keep_streams(supervised: Supervised) -> None:
     async with Traffic(supervised.url) as traffic:
         async with streaming(supervised) as (_, stream):
+            reading = asyncio.create_task(stream.content.read())
             for number in range(SUPERVISED_RESTARTS):
                 await traffic.until(traffic.whole + 50)
                 before = supervised.worker
@@ -241,7 +242,7 @@ async def test_supervised_restarts_under_load_keep_streams(supervised: Supervise
                 await supervised.until_said(SERVES, number + 2)
                 assert supervised.worker != before
                 await traffic.until(traffic.whole + 50)
-            got = await stream.content.read()
+            got = await reading
         assert got.endswith(b"data: [DONE]\n\n"), (got[-300:], stream.status)
     print(f"{RESTARTS} restarts, {traffic.whole} requests, {len(traffic.failed)} failed")
     assert not traffic.failed
