@@ -186,7 +186,10 @@ def _uneven(scene: Scene) -> Finding | None:
     elsewhere = scene.waits and _pending(slowest) < WAIT_S  # it is slow, and others have the queue
     pace = slowest.now.pace
     if pace.slower >= SLOWER and not elsewhere:
-        return Finding(Kind.UNEVEN, "slow", backend=slowest.now.name, figures=pace._asdict())
+        # A server that is slow in both is told by its tokens, or the sentence would alternate.
+        work = "decode" if pace.decode >= SLOWER else "prefill"
+        figures = {work: getattr(pace, work)}
+        return Finding(Kind.UNEVEN, "slow", backend=slowest.now.name, figures=figures)
     if not scene.waits:
         return None
     wanted = sum(each.wanted for each in scene.serving)

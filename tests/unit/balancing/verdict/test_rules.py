@@ -155,6 +155,17 @@ def test_where_most_caches_are_full_no_backend_is_called_slow_or_hot() -> None:
     assert found(*roomy).kind is Kind.UNEVEN
 
 
+@pytest.mark.parametrize(
+    ("pace", "figures"),
+    [(Pace(9.0, 4.0), {"decode": 4.0}), (Pace(9.0, 2.0), {"prefill": 9.0})],
+)
+def test_a_backend_that_is_slow_in_both_is_told_by_its_tokens(
+    pace: Pace, figures: dict[str, float]
+) -> None:
+    finding = found(backend("a"), backend("b", pace=pace), backend("c"))
+    assert (finding.kind, finding.backend, finding.figures) == (Kind.UNEVEN, "b", figures)
+
+
 def test_what_is_left_to_other_tenants_is_places_where_caches_are_empty() -> None:
     few = backend(kv_usage=0.05, running=8, sequences=8, streams=8)
     assert found(few, **queue(WaitReason.SHARE)).detail == "sequences"
