@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.proxy.data.client import Client
-from penstock.proxy.data.decoders import CODINGS, RATIO_MAX, SMALL_BYTES, Job, Undecodable
+from penstock.proxy.data.decoders import CODINGS, RATIO_MAX, SMALL_BYTES, Decoding, Undecodable
 from penstock.proxy.data.endpoints import (
     OPEN_PATHS,
     Endpoint,
@@ -118,17 +118,17 @@ def release(plane: DataPlane, client: Client, kept_bytes: int = 0) -> None:
 
 def decode(
     plane: DataPlane, request: Request, holder: str, then: Callable[[bytes | Exception], None]
-) -> Job:
+) -> Decoding:
     """Have a coded body decoded. `then` is called with what was found."""
     body = request.body
     most_bytes = min(plane.body_bytes_max, max(SMALL_BYTES, RATIO_MAX * len(body)))
-    job = Job(request.head.coding, body, most_bytes, then)
+    job = Decoding(request.head.coding, body, most_bytes, then)
     plane.decoders.add(holder, job)
     return job
 
 
 def take_decoded(
-    plane: DataPlane, request: Request, client: Client, job: Job, found: bytes | Exception
+    plane: DataPlane, request: Request, client: Client, job: Decoding, found: bytes | Exception
 ) -> None:
     """Go on with the decoded body. Raises what its client is told."""
     if isinstance(found, Undecodable):

@@ -17,7 +17,7 @@ from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
-from penstock.proxy.data.decoders import Job
+from penstock.proxy.data.decoders import Decoding
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.failover import Failover, conclude
@@ -57,7 +57,7 @@ class Exchange(AttemptOwner):
         self._failover = Failover(plane, request)
         self._entry = Entry(plane, request, self._failover, self._admitted)
         self._attempt: Attempt | None = None
-        self._decoding: Job | None = None
+        self._decoding: Decoding | None = None
         self._inquiry: Inquiry | None = None
         self._reading: Iterator[Wanted | None] | None = None
         self._lease: Lease | None = None

@@ -40,7 +40,7 @@ class Inquiry:
         """Find it out."""
         plane, request = self._plane, self._request
         if plane.counting is not None and request.ask.measured != NOTHING:
-            self._count = plane.counting.submit(request.body, self._counted)
+            self._count = plane.counting.submit(request.body, request.ask.client, self._counted)
         if self._count is None:
             self._label()
 

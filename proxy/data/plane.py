@@ -32,7 +32,6 @@ from penstock.proxy.data.budgets import Budgets
 from penstock.proxy.data.canaries import Canaries
 from penstock.proxy.data.clients import Clients
 from penstock.proxy.data.configuration import Configuration
-from penstock.proxy.data.decoders import Decoders
 from penstock.proxy.data.labelling import Labelling
 from penstock.proxy.data.memory import Memory
 from penstock.proxy.data.mirrors import Mirrors
@@ -41,6 +40,7 @@ from penstock.proxy.data.overload import Overload, Running
 from penstock.proxy.data.refusals import PRIORITY, Refusals
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.service_classes import ServiceClasses
+from penstock.proxy.data.turn_thread import TurnThread
 from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.errors.error import PenstockError
@@ -116,7 +116,7 @@ class DataPlane:
         self.salt = rng.getrandbits(64)  # of the queues of clients without a key
         self.deaths, self.poison = Deaths(), Poison()
         self.scheduler, self.ledger = Scheduler(loop, now=now), Ledger(now)
-        self.decoders = Decoders(loop)
+        self.decoders = TurnThread(loop, "decoding")
         # Anybody may open connections, from many addresses. So handshakes have a scheduler of their
         # own beside that of the requests, and each has its share of a turn.
         self.handshakes = Scheduler(loop, now=now)

@@ -19,7 +19,7 @@ from penstock.balancing.token_counter import (
     prompt_of,
 )
 from penstock.balancing.tokens import Measure
-from penstock.proxy.data.counting import BODY_BYTES_MAX, QUEUED_BYTES_MAX, TURN_BYTES, Counting
+from penstock.proxy.data.counting import BODY_BYTES_MAX, QUEUED_BYTES_MAX, Counting
 
 
 def ranks(*merges: bytes) -> bytes:
@@ -164,28 +164,44 @@ async def test_the_queue_is_bounded_and_a_failure_is_an_answer(
 ) -> None:
     slow = Slow()
     counting = slow.counting
-    assert counting.submit(b" " * (BODY_BYTES_MAX + 1), slow.answer) is None
-    assert counting.submit(b'{"prompt":"secret"}', slow.answer)
-    body = b'{"prompt":"a","pad":"%b"}' % (b" " * 100_000)
-    while counting.submit(body, slow.answer):
-        assert counting.queued_bytes <= QUEUED_BYTES_MAX
-    assert counting.queued_bytes > QUEUED_BYTES_MAX - len(body) - TURN_BYTES
+    assert counting.submit(b" " * (BODY_BYTES_MAX + 1), "a", slow.answer) is None
+    assert counting.submit(b'{"prompt":"secret"}', "a", slow.answer)
+    body = b'{"prompt":"a","pad":"%b"}' % (b" " * 50_000)
+    for client in ("a", "b", "c"):  # each one has half of what is left
+        while counting.submit(body, client, slow.answer):
+            assert counting.queued_bytes <= QUEUED_BYTES_MAX
+    assert counting.queued_bytes > 7 / 8 * QUEUED_BYTES_MAX - 3 * len(body)
+    assert counting.submit(b'{"prompt":"a"}', "d", slow.answer)
     await slow.finish()
     assert slow.answers == [None] + [(1.0, 1.0)] * (len(slow.answers) - 1)
-    assert len(slow.answers) > 5
-    assert counting.submit(body, slow.answer) is not None  # there is room again
+    assert len(slow.answers) > 12
+    assert counting.submit(body, "a", slow.answer) is not None  # there is room again
     assert "RuntimeError" in caplog.text
     assert "secret" not in caplog.text
     counting.close()
 
 
+async def test_clients_have_turns() -> None:
+    slow, order = Slow(), list[str]()
+    for client in ("a", "a", "a", "b"):
+
+        def answer(result: Measure | None, client: str = client) -> None:
+            order.append(client)
+            slow.answer(result)
+
+        assert slow.counting.submit(b'{"prompt":"a"}', client, answer)
+    slow.counting.close()  # what waits is still counted
+    await slow.finish()
+    assert order == ["a", "a", "b", "a"]
+
+
 async def test_what_nobody_waits_for_is_not_counted() -> None:
     slow = Slow()
     for _ in range(3):
-        count = slow.counting.submit(b'{"prompt":"a"}', slow.answer)
+        count = slow.counting.submit(b'{"prompt":"a"}', "a", slow.answer)
         assert count is not None
         count.cancel()
-    assert slow.counting.submit(b'{"prompt":"ab"}', slow.answer)
+    assert slow.counting.submit(b'{"prompt":"ab"}', "a", slow.answer)
     await slow.finish()
     assert slow.answers == [(2.0, 1.0)]
     assert slow.counted <= 2  # the first may have begun

@@ -3,13 +3,14 @@
 import asyncio
 import gzip
 
-from penstock.proxy.data.decoders import Decoders, Job
+from penstock.proxy.data.decoders import Decoding
+from penstock.proxy.data.turn_thread import TurnThread
 
 MOST_BYTES = 10_000
 
 
 async def test_holders_have_turns_and_what_nobody_wants_is_left_out() -> None:
-    decoders = Decoders(asyncio.get_running_loop())
+    decoders = TurnThread(asyncio.get_running_loop(), "decoding")
     told: list[bytes | Exception] = []
     over = asyncio.Event()
 
@@ -18,8 +19,8 @@ async def test_holders_have_turns_and_what_nobody_wants_is_left_out() -> None:
         if len(told) == 4:
             over.set()
 
-    def adds(holder: str, text: bytes) -> Job:
-        job = Job(b"gzip", gzip.compress(text), MOST_BYTES, then)
+    def adds(holder: str, text: bytes) -> Decoding:
+        job = Decoding(b"gzip", gzip.compress(text), MOST_BYTES, then)
         decoders.add(holder, job)
         return job
 
