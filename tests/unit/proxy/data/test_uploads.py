@@ -99,7 +99,7 @@ MANY = CHUNK * 20_000
 
 async def test_a_read_of_very_many_chunks_is_taken_in_slices() -> None:
     it = plane()
-    it.scheduler = Scheduler(it.loop, 0.0)
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)
     connection, wire = upload(it, b"transfer-encoding: chunked")
     connection.data_received(CHUNK * 1_000)
     assert (wire.is_reading(), connection.body_bytes) == (True, 1_000)
@@ -114,7 +114,7 @@ async def test_a_read_of_very_many_chunks_is_taken_in_slices() -> None:
 
 async def test_of_many_clients_so_many_chunks_are_taken_at_once_in_a_turn() -> None:
     it = plane()
-    it.scheduler = Scheduler(it.loop, 0.0)
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)
     senders = [upload(it, b"transfer-encoding: chunked") for _ in range(100)]
     await run(it)
     for connection, _ in senders:
@@ -131,7 +131,7 @@ async def test_of_many_clients_so_many_chunks_are_taken_at_once_in_a_turn() -> N
 
 async def test_where_memory_is_short_who_holds_most_of_what_waits_gives_way() -> None:
     it = plane()
-    it.scheduler = Scheduler(it.loop, 0.0)
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)
     chunked = b"transfer-encoding: chunked"
     many = [upload(it, chunked) for _ in range(3)]
     few = upload(it, chunked, address="192.0.2.2")

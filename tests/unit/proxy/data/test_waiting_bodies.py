@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from time import monotonic
 from typing import Any
@@ -82,6 +83,7 @@ def plane(
 async def test_a_body_waits_for_a_few_turns_however_many_there_are() -> None:
     """Where many large bodies arrive a turn is long, and there are a hundred slices in one."""
     it = plane()
+    it.scheduler = Scheduler(it.loop, now=count(step=0.0002).__next__)  # what a step takes
     many = [Sender(it, "192.0.2.1") for _ in range(50)]
     assert len(it.scheduler) >= len(many)
     one = Sender(it, "192.0.2.2")
@@ -112,7 +114,7 @@ async def test_whose_client_has_waited_long_enough_waits_no_more() -> None:
 async def test_of_bodies_that_are_whole_in_one_turn_few_are_read_in_it() -> None:
     """Just below the size that is read by slices: a thousand would hold the loop for seconds."""
     it = plane()
-    it.scheduler = Scheduler(it.loop, 0.0)  # a step a turn
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
     many = [Sender(it, "192.0.2.1", body=MIDDLE) for _ in range(50)]
     read = sum(bool(sender.wire.sent) for sender in many)
     assert read * len(MIDDLE) * JSON_BYTE_S <= AT_ONCE_S
@@ -134,7 +136,7 @@ async def test_of_bodies_that_are_whole_in_one_turn_few_are_read_in_it() -> None
 async def test_many_small_bodies_with_media_delay_their_own_client(text: bytes) -> None:
     """They may be a hundred times as dear as text. Another client's text does not wait."""
     it = plane()
-    it.scheduler = Scheduler(it.loop, 0.0)  # a step a turn
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)  # a step a turn
     body = b'{"messages":[{"type": "file"},%b]}' % text
     many = [Sender(it, "192.0.2.1", body=body) for _ in range(20)]
     assert not any(sender.wire.sent for sender in many)
@@ -153,7 +155,7 @@ async def test_many_small_bodies_with_media_delay_their_own_client(text: bytes) 
 async def test_a_large_body_is_not_begun_in_the_read_that_ends_it() -> None:
     """Of one that is no object, the first slice says so."""
     it = plane()
-    it.scheduler = Scheduler(it.loop, 0.0)
+    it.scheduler = Scheduler(it.loop, 0.0, lambda: 0.0)
     senders = [Sender(it, "192.0.2.1", body=b"[" * (LARGE_BYTES + 1)) for _ in range(3)]
     for turn in range(4):
         assert sum(bool(sender.wire.sent) for sender in senders) == turn

@@ -164,7 +164,7 @@ async def test_a_handshake_that_takes_too_long_is_ended() -> None:
 def by_turns(count: int) -> tuple[Turns, list[End], list[End]]:
     """Servers with one rota, and their clients, which have said hello."""
     turns = Turns()
-    rota = Scheduler(turns.loop, 0.0)
+    rota = Scheduler(turns.loop, 0.0, lambda: 0.0)
     servers = [End(server_context(), rota=rota) for _ in range(count)]
     clients = [End(client_context(), "localhost") for _ in range(count)]
     for client, server in zip(clients, servers, strict=True):
@@ -256,7 +256,7 @@ async def test_handshakes_of_many_strangers_delay_no_body() -> None:
 async def test_a_hello_is_no_longer_than_it_need_be() -> None:
     """OpenSSL compares each of a client's keys with each of its groups."""
     turns = Turns()
-    server = End(server_context(), rota=Scheduler(turns.loop, 0.0))
+    server = End(server_context(), rota=Scheduler(turns.loop, 0.0, lambda: 0.0))
     server.tls.connection_made(server.wire)
     server.tls.data_received(b"\x16\x03\x01\x3f\xff" + b"x" * 0x3FFF)
     turns.run()
