@@ -12,7 +12,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.outliers.failures import add_to_run, charge, leave_alone
 from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.reservation import Reservation
-from penstock.balancing.speed.estimates import prior_decode_s, prior_prefill_s
+from penstock.balancing.speed.estimates import DecodeSpeed, prior_decode_s, prior_prefill_s
 
 # Speculative decoding gives up to eight tokens a step. An engine may send only every tenth event.
 TOKENS_AT_ONCE_MAX: Final = 16
@@ -25,6 +25,8 @@ OFF_TOKENS: Final = 512
 # The longest plain answer that is charged for, if its client left and set no limit.
 UNSEEN_TOKENS_MAX: Final = 32_768
 ITL_MIN_S: Final = 0.001
+# In less time after its first token an open stream tells nothing of its backend.
+TOLD_S: Final = 1.0
 
 
 class Reason(StrEnum):
@@ -252,17 +254,33 @@ class Lease(Reservation):
         if self._claim is not None and cached_tokens is not None:
             self._claim.settle(prompt_tokens, cached_tokens)
 
+    def decode_pace(self, now_s: float) -> float:
+        """How many times as long as the prior this open stream's tokens took so far. 0.0: it does
+        not tell."""
+        ask, began_s = self.ask, self.first_token_s
+        plain = ask.engine and ask.stream and ask.generates and ask.prompts * ask.choices == 1
+        if began_s is None or now_s < began_s + TOLD_S or self.held_up or not plain:
+            return 0.0
+        seconds, others_s, held = self._decoding(now_s)
+        return DecodeSpeed.slower(max(1, self.generated_tokens - 1), seconds, others_s, held)
+
     def _decoded(self, now_s: float, completion_tokens: int) -> None:
         """Learn from a stream how fast the backend decodes."""
-        assert self.first_token_s is not None
-        backend, client, seconds = self.backend, self.ask.client, now_s - self.first_token_s
-        work = backend.prefilled_work - self._work_at_first
-        held = (self._held_at_first + backend.active_decode_tokens) / 2
+        seconds, others_s, held = self._decoding(now_s)
         # One event may hold several tokens. The backend's own count is believed up to a factor.
         seen = self.generated_tokens
         steps = max(seen, min(completion_tokens, TOKENS_AT_ONCE_MAX * seen)) - 1
-        others_s = work * backend.prefill_speed.work_s
-        backend.decode_speed.observe(steps, seconds, others_s, held, client, now_s)
+        client, speed = self.ask.client, self.backend.decode_speed
+        speed.observe(steps, seconds, others_s, held, client, now_s)
+
+    def _decoding(self, now_s: float) -> tuple[float, float, float]:
+        """The seconds since its first token, those of them that other prompts took, and the tokens
+        that the backend held meanwhile."""
+        assert self.first_token_s is not None
+        backend = self.backend
+        others_s = (backend.prefilled_work - self._work_at_first) * backend.prefill_speed.work_s
+        held = (self._held_at_first + backend.active_decode_tokens) / 2
+        return now_s - self.first_token_s, others_s, held
 
     def fail(
         self,

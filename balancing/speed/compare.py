@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, inf
 from operator import itemgetter
 from statistics import median
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend
@@ -75,8 +76,14 @@ class Pace(NamedTuple):
 ALIKE: Final = Pace()
 
 
-def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Speeds:
-    """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes."""
+def compare(
+    backends: Sequence[Backend],
+    ordinary_s: float,
+    now_s: float,
+    open_paces: Mapping[Backend, RecentPace] = MappingProxyType({}),
+) -> Speeds:
+    """Compare the backends. `ordinary_s`: the time that an ordinary request's prefill takes.
+    `open_paces`: how streams decode that have not ended, instead of the last that have."""
     measured = [each for each in backends if each.measured(now_s)]
     slow = _slow(measured, lambda each: each.prefill_speed.recent)
     known = [
@@ -91,7 +98,7 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     work = ordinary_s / mean_s
     prefill = _grouped(known, [each.prefill_speed.expect_s(work) for each in known]) | slow
 
-    slow = _slow(measured, lambda each: each.decode_speed.recent)
+    slow = _slow(measured, lambda each: open_paces.get(each, each.decode_speed.recent))
     known = _believable(
         [each for each in measured if each.decode_speed.weight >= WEIGHT_MIN and each not in slow]
     )
@@ -114,19 +121,24 @@ def compare(backends: Sequence[Backend], ordinary_s: float, now_s: float) -> Spe
     return Speeds(mean_s, step_s, held_token_s, apart, unknown)
 
 
-def slower(backends: Sequence[Backend], now_s: float) -> Iterator[tuple[Backend, Pace]]:
+def slower(
+    backends: Sequence[Backend],
+    now_s: float,
+    open_paces: Mapping[Backend, RecentPace] = MappingProxyType({}),
+) -> Iterator[tuple[Backend, Pace]]:
     """The backends of a pool that were measured lately, and how many times as long as the median of
-    the others each of them takes.
+    the others each of them takes. A slow one has long streams, so those that are open count.
 
     A comparison takes time by the square of their number. So in a large pool each is compared with
     some PEERS_MAX others, and the caller may pause between two groups. People are told, so who has
     given no more than a few answers since its start is left out: they may be of one bad moment.
     """
-    measured = [each for each in backends if each.measured(now_s) and _answered(each) >= KEPT]
+    known = [each for each in backends if _answered(each) >= KEPT or each in open_paces]
+    measured = [each for each in known if each.measured(now_s)]
     groups = ceil(len(measured) / PEERS_MAX)
     for number in range(groups):
         peers = measured[number::groups]  # neighbours may share what makes them slow
-        speeds = compare(peers, ORDINARY_S, now_s)
+        speeds = compare(peers, ORDINARY_S, now_s, open_paces)
         usual = speeds.mean_s, 1.0
         paces = [speeds.apart.get(each, usual) for each in peers]
         prefill, decode = [each[0] for each in paces], [each[1] for each in paces]

@@ -33,6 +33,8 @@ WORK_PER_S_MAX: Final = 100 * PRIOR_WORK_PER_S
 HELD_TOKEN_S_MAX: Final = 4 * PRIOR_HELD_TOKEN_S
 # If more than this share of the time was other prompts' prefill, the rest is too uncertain.
 OTHERS_MAX: Final = 0.5
+# Estimated prefill may exceed the real one: a step keeps at least a tenth of the time.
+PREFILL_MAX: Final = 0.9
 # In shorter streams the uncertain ends of the steps are too large a share.
 STEPS_MIN: Final = 16
 # Finagle's Peak EWMA decays over 10 s: about the time a burst takes to pass.
@@ -181,13 +183,18 @@ class DecodeSpeed(_Speed):
         """Learn from a client's stream. `prefill_s` of its time was other prompts' prefill."""
         if steps < STEPS_MIN:
             return
-        # Estimated prefill may exceed the real one: a step keeps at least a tenth of the time.
-        prefill_s = min(prefill_s, 0.9 * seconds)
-        slower = (seconds - prefill_s) / steps / prior_decode_s(held_tokens)
+        prefill_s = min(prefill_s, PREFILL_MAX * seconds)
+        slower = self.slower(steps, seconds, prefill_s, held_tokens)
         if prefill_s <= OTHERS_MAX * seconds:
             self.recent.observe(slower, client)
         if not self.recent.is_odd(slower):
             self.observe_whole(steps, seconds, prefill_s, held_tokens, client, now_s)
+
+    @staticmethod
+    def slower(steps: int, seconds: float, prefill_s: float, held_tokens: float) -> float:
+        """How many times as long as the prior each step of a stream took."""
+        prefill_s = min(prefill_s, PREFILL_MAX * seconds)
+        return (seconds - prefill_s) / steps / prior_decode_s(held_tokens)
 
     def observe_whole(
         self,

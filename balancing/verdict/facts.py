@@ -14,6 +14,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import STALE_S, EngineReport
 from penstock.balancing.lease import Lease
 from penstock.balancing.speed.compare import ALIKE, Pace
+from penstock.balancing.speed.recent_pace import RecentPace
 from penstock.balancing.verdict.cause import Missed
 
 
@@ -70,6 +71,10 @@ class PoolFacts:
 
 # A prompt may take so many times what its work should take before it counts as late.
 PATIENCE: Final = 1.5
+# A full cache (llm-d warns at 0.9).
+FULL: Final = 0.9
+# Prefill that takes so long makes the streams beside it slow.
+LONG_PROMPTS_S: Final = 0.25
 # A prompt can only wait for another one if there are two.
 PROMPTS_MIN: Final = 2
 
@@ -116,6 +121,23 @@ def _overdue_s(backend: Backend, now_s: float) -> float:
         return 0.0
     own_s = PATIENCE * head.queued_work * backend.prefill_speed.work_s
     return max(0.0, now_s - head.began_s - own_s)
+
+
+def open_paces(pool: PoolQueue, now_s: float) -> dict[Backend, RecentPace]:
+    """How the open streams of each backend are decoded, where enough of them tell. They tell
+    nothing beside long prompts, or where the engine lacks room and pauses them."""
+    found = {}
+    for backend, capacity in pool.capacities.items():
+        full = backend.report is not None and backend.report.kv_usage >= FULL
+        if full or backend.wait_s(now_s) >= LONG_PROMPTS_S:
+            continue
+        recent = RecentPace()
+        for lease in capacity.charges:
+            if slower := lease.decode_pace(now_s):
+                recent.observe(slower, lease.ask.client)
+        if recent.enough:
+            found[backend] = recent
+    return found
 
 
 def of_queue(pool: PoolQueue, now_s: float) -> tuple[float, Counter[str]]:

@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.balancing.admission.queued_request import WaitReason
 from penstock.balancing.verdict.cause import FINE, Finding, Kind
+from penstock.balancing.verdict.facts import FULL
 from penstock.balancing.verdict.failures import (
     all_fail,
     faulty_client,
@@ -38,8 +39,7 @@ from penstock.balancing.verdict.window import (
 # Slower tokens than that are slow: MLPerf's limit for chat with a 70B model is 0.2 s a token, for
 # 8B 0.1 s.
 GAP_S: Final = 0.1
-# A full cache (llm-d warns at 0.9). Below the second figure it is no reason to wait.
-FULL: Final = 0.9
+# A cache that is less full is no reason to wait.
 ROOMY: Final = 0.85
 # Steps that take at most so many times what they take without prefill leave most of a GPU idle.
 IDLE_STEP: Final = 1.5

@@ -45,10 +45,12 @@ _SAID: Final = {
     # One that is missed for hours after its cause needs no other step.
     (Kind.MISSED, ""): _Said(
         "alerts",
-        "A service level is missed, though nothing waits and no backend stands out. {missed}.",
+        "A service level is missed, though nothing waits now and no backend stands out. {missed}.",
         (
-            "See where time goes: penstock requests (--slow, --failed), penstock trace.",
-            "If models think before they show a token, set a longer target for ttft_s in slo.",
+            "See what was wrong earlier in that time: the page lists it below this sentence. See "
+            "also where time went: penstock requests (--slow, --failed), penstock trace.",
+            "If nothing was wrong, and models think before they show a token, set a longer target "
+            "for ttft_s in slo.",
         ),
     ),
     (Kind.MISSED, "unclear"): _Said(
@@ -299,7 +301,8 @@ def _parts(finding: Finding) -> dict[str, object]:
 def _queue(finding: Finding) -> str:
     waiting, wait_s = finding.figures.get("waiting", 0.0), finding.figures.get("wait_s", 0.0)
     if waiting >= 1.5:
-        return f"{waiting:.0f} requests wait, the first for {wait_s:.1f} s"
+        first = f", the first for {wait_s:.1f} s" if wait_s >= 0.1 else ""
+        return f"{waiting:.0f} requests wait{first}"
     if waiting >= 0.5:
         return f"a request waits for {wait_s:.1f} s"
     return f"prompts wait {wait_s:.1f} s" if wait_s >= 0.1 else "nobody waits now"
@@ -341,9 +344,10 @@ def _of_outage(finding: Finding) -> dict[str, str]:
     if backend:
         which = f"{backend} is out ({reason}): {_OUT.get(reason, 'its log may say why')}"
     serve, others = figures.get("serve", 0.0), figures.get("others", 0.0)
-    left = f"{serve:.0f} other{'s serve' if serve > 1.0 else ' serves'}"
+    left = f"New requests go to {serve:.0f} other{'s' if serve > 1.0 else ''}"
     # What is stuck at those that are out waits, too, and is not counted.
     left += f", and {_queue(finding)}." if figures.get("waiting", 0.0) >= 0.5 else "."
+    left += " Answers that had begun before may break."
     if not serve:
         resort = figures.get("resort", 0.0)
         left = "What is doubted only still serves." if resort else "None is left to serve."

@@ -19,9 +19,17 @@ from penstock.balancing.fleet import Pool, UnknownModel
 from penstock.balancing.slo.objective import State as SloState
 from penstock.balancing.slo.slo import because
 from penstock.balancing.speed.compare import ALIKE, Pace, slower
+from penstock.balancing.speed.recent_pace import RecentPace
 from penstock.balancing.verdict.cause import CALM, Finding, Kind, Missed
-from penstock.balancing.verdict.facts import PoolFacts, backend_facts, given_of, of_queue, served_of
-from penstock.balancing.verdict.rules import FULL
+from penstock.balancing.verdict.facts import (
+    FULL,
+    PoolFacts,
+    backend_facts,
+    given_of,
+    of_queue,
+    open_paces,
+    served_of,
+)
 from penstock.balancing.verdict.verdict import Verdict
 from penstock.balancing.verdict.words import section, words
 from penstock.proxy.data.client import Client
@@ -115,7 +123,7 @@ logger = logging.getLogger(__name__)
 
 Levels = list[tuple[str | None, Missed]]  # each with its pool. None: all pools
 LOOK_S: Final = 1.0
-COMPARE_S: Final = 4.0  # between two comparisons of all backends' speeds
+COMPARE_S: Final = 2.0  # between two comparisons of all backends' speeds
 # Of so many backends it is read in one turn of the loop.
 AT_ONCE: Final = 32
 # So many verdicts that are over are remembered: some 1 KB each.
@@ -242,7 +250,8 @@ class Verdicts:
             serving = [each for each in used if each.can_serve]
             before = self._paces.get(pool.name, {})
             kept = {each: before[each] for each in serving if self._keeps(each, before, now_s)}
-            self._paces[pool.name] = kept | await _paces(serving, now_s)
+            streaming = open_paces(queue, now_s) if queue is not None else {}
+            self._paces[pool.name] = kept | await _paces(serving, now_s, streaming)
         paces = self._paces[pool.name]
         backends = []
         for number, each in enumerate(used, 1):
@@ -306,9 +315,11 @@ class Verdicts:
         return found
 
 
-async def _paces(backends: list[Backend], now_s: float) -> dict[Backend, Pace]:
+async def _paces(
+    backends: list[Backend], now_s: float, streaming: Mapping[Backend, RecentPace]
+) -> dict[Backend, Pace]:
     found = {}
-    for number, (backend, pace) in enumerate(slower(backends, now_s), 1):
+    for number, (backend, pace) in enumerate(slower(backends, now_s, streaming), 1):
         found[backend] = pace
         if not number % AT_ONCE:
             await asyncio.sleep(0)

@@ -98,7 +98,8 @@ OUT = verdict(
     "embed",
     backend="gpu-6",
     sentence="Failing: gpu-6 is out (unreachable): nothing listens at its address, or the network"
-    " does not lead there. 3 others serve, and nobody waits now. Missed service levels:"
+    " does not lead there. New requests go to 3 others. Answers that had begun before may break."
+    " Missed service levels:"
     " availability.",
     to_do=["Look at the log of gpu-6, and restart it."],
 )

@@ -31,13 +31,14 @@ function update(node, slo) {
   const whose = [slo.pool, slo.class].filter(Boolean).join(" ") || "all";
   put(node.heading, `${whose} ${nameOf(slo)}`);
   const early = isEarly(slo);
-  put(node.state, early ? (slo.bad < FEW ? "few yet" : "too early") : slo.state);
+  put(node.state, early ? (slo.bad < FEW ? "few yet" : "too early to say") : slo.state);
   mark(node, "data-state", early ? "early" : slo.state);
   const left = Math.max(0, Math.min(1, slo.budget_left));
   node.bar.style.width = `${100 * left}%`;
   mark(node.meter, "aria-label", `${percent(left)} of the budget left`);
   const measured = slo.measured_s === null ? "" : `${seconds(slo.measured_s)}, `;
-  const kept = early ? `${slo.bad} of ${slo.requests} bad` : `${percent(left)} left`;
+  const full = slo.bad && left > 0.995; // "100 % left" beside bad requests would be read as none
+  const kept = early || full ? `${slo.bad} of ${slo.requests} bad` : `${percent(left)} left`;
   const told = slo.because ?? (slo.requests ? `${measured}${kept}` : "no request yet");
   put(node.told, told);
   mark(node.told, "title", `${told}. ${percent(left)} of the error budget left.`);

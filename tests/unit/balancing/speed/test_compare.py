@@ -314,6 +314,17 @@ def test_a_few_answers_of_one_moment_accuse_nobody(samples: int) -> None:
     assert (told.get("b", 1.0) > 3.0) is (samples == KEPT)
 
 
+def test_open_streams_accuse_a_backend_whose_answers_go_on() -> None:
+    backends = decoding("a", 0.02, 40), decoding("b", 0.02, KEPT - 2)
+    streaming = RecentPace()
+    for _ in range(ENOUGH):
+        streaming.observe(10.0)
+    assert {pace.slower for _, pace in slower(backends, 1.0)} == {1.0}
+    told = {each.name: pace for each, pace in slower(backends, 1.0, {backends[1]: streaming})}
+    assert told["b"].decode > 3.0
+    assert told["b"].slower_in == "decode"
+
+
 def test_one_that_was_seen_to_be_slow_stays_so_with_the_few_answers_that_it_gets_then() -> None:
     backends = measured("a", 50e-6), measured("b", 500e-6)
     backends[1].prefill_speed.recent.forget()

@@ -4,11 +4,13 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.lease import Lease
+from penstock.balancing.lease import TOLD_S, Lease
 from penstock.balancing.outliers.failures import leave_alone
 from penstock.balancing.speed.compare import ALIKE
-from penstock.balancing.verdict.facts import PoolFacts, backend_facts
+from penstock.balancing.speed.recent_pace import ENOUGH
+from penstock.balancing.verdict.facts import FULL, PoolFacts, backend_facts, open_paces
 from penstock.balancing.verdict.window import Window
+from tests.unit.balancing.admission.door import Door
 
 
 def overdue_s(prompts: int) -> float:
@@ -46,3 +48,40 @@ def test_no_more_requests_fail_than_there_were(engine: bool) -> None:
 def test_a_lone_prompt_is_never_overdue() -> None:
     assert overdue_s(1) == 0.0
     assert 19.0 < overdue_s(2) < 20.0
+
+
+def streaming(streams: int, *, tokens: int = 10, kv_usage: float = 0.0) -> Door:
+    """Streams that had their first token at 0.1 s and so many tokens until 2.1 s."""
+    door = Door("a")
+    door.report(0.0, kv_usage=kv_usage)
+    for _ in range(streams):
+        request = door.enter(100)
+        door.first(request, 0.1)
+        door.leases[request].tokens(tokens)
+    return door
+
+
+def test_open_streams_tell_how_slow_their_backend_is() -> None:
+    """Answers of a slow backend are long under way."""
+    door = streaming(ENOUGH, tokens=10)
+    assert open_paces(door.pool, 0.1 + TOLD_S / 2) == {}
+    (pace,) = open_paces(door.pool, 2.1).values()
+    (usual,) = open_paces(streaming(ENOUGH, tokens=100).pool, 2.1).values()
+    assert pace.quick / usual.quick == pytest.approx(10.0, rel=0.2)
+    assert open_paces(streaming(ENOUGH - 1).pool, 2.1) == {}
+
+
+@pytest.mark.parametrize("kv_usage", [0.0, FULL - 0.01, FULL])
+def test_streams_that_a_full_engine_may_have_paused_do_not_count(kv_usage: float) -> None:
+    paces = open_paces(streaming(ENOUGH, kv_usage=kv_usage).pool, 2.1)
+    assert (paces == {}) is (kv_usage >= FULL)
+
+
+def test_streams_beside_long_prompts_or_before_slow_clients_do_not_count() -> None:
+    door = streaming(ENOUGH)
+    door.enter(50_000, 2.1)
+    assert open_paces(door.pool, 2.1) == {}
+    door = streaming(ENOUGH)
+    for lease in door.leases.values():
+        lease.held_up = True
+    assert open_paces(door.pool, 2.1) == {}

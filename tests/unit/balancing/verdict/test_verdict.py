@@ -99,7 +99,7 @@ def test_a_missed_service_level_is_told_with_and_without_a_cause() -> None:
     for at in range(20):
         look(verdict, moment(float(at), FINE, missed=missed))
     assert words(verdict.finding)[0] == (
-        "A service level is missed, though nothing waits and no backend stands out."
+        "A service level is missed, though nothing waits now and no backend stands out."
         " ttft_p95: 95% of first tokens took up to 3 s."
     )
     for at in range(20, 40):
