@@ -59,7 +59,7 @@ SNAPSHOTS = {
 }
 
 
-@pytest.mark.parametrize("width", [320, 1270, 1280])
+@pytest.mark.parametrize("width", [320, 390, 1270, 1280])
 async def test_no_figure_is_cut(stage: Stage, chromium: Browser, width: int) -> None:
     phone = width < 720
     options: dict[str, Any] = {"viewport": {"width": width, "height": 720}, "is_mobile": phone}
