@@ -134,7 +134,7 @@ class PoolSettings(Section):
     )
     backends: Annotated[tuple[BackendSettings, ...], Field(strict=False)] = Field(
         default=(),
-        max_length=4096,
+        max_length=8192,
         validate_default=True,
         description="The backends of the pool. Without `discover` there must be one.",
     )

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from penstock.balancing.backend import Backend
 from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.policies.policy import Policy
-from penstock.balancing.policies.session import Session
+from penstock.balancing.policies.session import Session, Weighted
 from penstock.balancing.policies.simple import (
     LeastRequests,
     PeakEwmaLatency,
@@ -22,13 +21,13 @@ from penstock.balancing.policies.token_cost import TokenCost
 class Make(Protocol):
     """Makes a policy for one pool, of all its backends. `strict` is the setting of that name."""
 
-    def __call__(self, backends: Sequence[Backend], *, strict: bool = False) -> Policy: ...
+    def __call__(self, backends: Sequence[Weighted], *, strict: bool = False) -> Policy: ...
 
 
 def _alone(make: Callable[[], Policy]) -> Make:
     """For a policy that does not depend on its pool or on settings."""
 
-    def made(backends: Sequence[Backend], *, strict: bool = False) -> Policy:
+    def made(backends: Sequence[Weighted], *, strict: bool = False) -> Policy:
         return make()
 
     return made

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain
 from random import Random
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
@@ -30,12 +30,21 @@ SLACK_TOKENS: Final = 8_192
 ELSEWHERE: Final = 2.0
 
 
+class Weighted(Protocol):
+    """A backend, or the settings of one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def weight(self) -> float: ...
+
+
 class Session(SimplePolicy):
     """Explicit affinity. A request without a key is placed as `least_tokens` would place it."""
 
     needs_sessions: ClassVar[bool] = True
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
+    def __init__(self, backends: Sequence[Weighted]) -> None:
         """`backends` are all of the pool, fit or not. They make the ring."""
         self._ring = Ring({backend.name: backend.weight for backend in backends})
         self._keyless = LeastTokens()

@@ -92,11 +92,11 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is read and computed beforehand, off the loop. All its backends and policies are new."""
+    """What is read and computed beforehand, off the loop. `policies`: a new one for each pool."""
 
     settings: Settings
     origins: Mapping[str, str]
-    fleet: Fleet
+    policies: tuple[Policy, ...]
     counter: TokenCounter | None
     sessions: SessionKeys | None
     routes: RouteTable
@@ -111,15 +111,17 @@ def draft(
 ) -> Draft:
     """Compute what takes long, such as rings of many backends. Touches nothing that runs."""
     affinity = settings.affinity
-    pools = tuple(_pool_of(pool, strict=affinity.strict) for pool in settings.pools)
+    policies = tuple(
+        [POLICIES[pool.policy](pool.backends, strict=affinity.strict) for pool in settings.pools]
+    )
     routes = table_of(settings.routes)
     read = WantedFields if routes.reads else Fields
-    keyed = bool(routes.reads) or any(pool.policy.needs_sessions for pool in pools)
+    keyed = bool(routes.reads) or any(each.needs_sessions for each in policies)
     keys = (affinity.headers, affinity.body_fields) if keyed else ((), ())
     return Draft(
         settings,
         origins,
-        Fleet(pools),
+        policies,
         counter,
         SessionKeys(*keys, read, sorted(routes.edits)) if keyed or routes.edits else None,
         routes,
@@ -145,12 +147,13 @@ def configure(
     """
     settings = new.settings
     members = _members(new, loop, names, known, now, threads)
+    fleet = _fleet(new, members, running)
     return Configuration(
         settings=settings,
         origins=new.origins,
-        fleet=_fleet(new, members, running),
-        policies=tuple(pool.policy for pool in new.fleet.pools),
-        connections={each.name: pool for each, pool in members.values()},
+        fleet=fleet,
+        policies=new.policies,
+        connections={each.name: pool for pool_members in members for each, pool in pool_members},
         authorizations={
             each.name: key
             for pool in settings.pools
@@ -165,12 +168,8 @@ def configure(
         certificates=new.certificates,
         tenants=Tenants(settings.tenants, authority=new.certificates.client_authority),
         sessions=new.sessions,
-        session_pools=frozenset(
-            pool.name for pool in new.fleet.pools if pool.policy.needs_sessions
-        ),
-        prefixes=any(
-            pool.policy.needs_prefixes and len(pool.backends) > 1 for pool in new.fleet.pools
-        ),
+        session_pools=frozenset([pool.name for pool in fleet.pools if pool.policy.needs_sessions]),
+        prefixes=any(pool.policy.needs_prefixes and len(pool.backends) > 1 for pool in fleet.pools),
         paths=Paths(settings.paths, settings.listen.prefix),
         routes=new.routes,
         counting=Counting(loop, new.counter) if new.counter is not None else counting,
@@ -184,54 +183,49 @@ def _members(
     known: Iterable[Member],
     now: Callable[[], float],
     threads: HandshakeThreads | None,
-) -> dict[Backend, Member]:
-    """For each backend of the draft the known one that it names again, or itself."""
+) -> list[list[Member]]:
+    """The backends of each pool: the known ones that it names again, and new ones."""
     known_by = {(each.pool, each.name, each.url): (each, pool) for each, pool in known}
-    members = {}
-    for each in new.fleet.backends:
-        members[each] = known_by.get((each.pool, each.name, each.url)) or (
-            each,
-            ConnectionPool(
-                loop,
-                each.url,
-                connect_timeout_s=new.settings.timeouts.connect_s,
-                name=each.name,
-                names=names,
-                threads=threads,
-                tls=new.certificates.pools.get(each.pool),
-                now=now,
-            ),
+    connect_timeout_s = new.settings.timeouts.connect_s
+
+    def member(pool: PoolSettings, named: BackendSettings) -> Member:
+        url = named.url.rstrip("/")
+        if member := known_by.get((pool.name, named.name, url)):
+            return member
+        return Backend(named.name, url, pool.name, named.weight), ConnectionPool(
+            loop,
+            url,
+            connect_timeout_s=connect_timeout_s,
+            name=named.name,
+            names=names,
+            threads=threads,
+            tls=new.certificates.pools.get(pool.name),
+            now=now,
         )
-    return members
+
+    return [[member(pool, each) for each in pool.backends] for pool in new.settings.pools]
 
 
-def _fleet(new: Draft, members: Mapping[Backend, Member], running: Fleet | None) -> Fleet:
-    """The draft's pools, with their members and with the policies that they keep."""
+def _fleet(new: Draft, members: list[list[Member]], running: Fleet | None) -> Fleet:
+    """The pools, with their members and with the policies that they keep."""
     learnt: dict[tuple[str, type], Policy] = {}
-    for pool in running.pools if running is not None else ():
-        learnt[pool.name, type(pool.policy)] = pool.policy
+    for known in running.pools if running is not None else ():
+        learnt[known.name, type(known.policy)] = known.policy
     return Fleet(
         tuple(
-            Pool(
-                pool.name,
-                tuple(members[each][0] for each in pool.backends),
-                learnt.get((pool.name, type(pool.policy)), pool.policy),
-                pool.models,
-                pool.max_requests,
-                pool.admission,
-            )
-            for pool in new.fleet.pools
+            [
+                Pool(
+                    pool.name,
+                    tuple([backend for backend, _ in its]),
+                    learnt.get((pool.name, type(policy)), policy),
+                    frozenset(pool.models),
+                    pool.max_requests,
+                    pool.admission,
+                )
+                for pool, policy, its in zip(new.settings.pools, new.policies, members, strict=True)
+            ]
         )
     )
-
-
-def _pool_of(pool: PoolSettings, *, strict: bool) -> Pool:
-    backends = tuple(
-        Backend(each.name, each.url.rstrip("/"), pool.name, each.weight) for each in pool.backends
-    )
-    policy = POLICIES[pool.policy](backends, strict=strict)
-    models = frozenset(pool.models)
-    return Pool(pool.name, backends, policy, models, pool.max_requests, pool.admission)
 
 
 def _authorization(pool: PoolSettings, backend: BackendSettings) -> bytes | None:

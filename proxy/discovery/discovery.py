@@ -28,7 +28,7 @@ from penstock.proxy.discovery.kubernetes import KubernetesSource
 logger = logging.getLogger(__name__)
 
 # Changes within this time share one swap.
-SWAP_S: Final = 0.5
+SWAP_S: Final = 0.25
 # Where all are replaced at once, the previous ones serve until a new one can, but no longer.
 KEPT_S: Final = 30.0
 # Before a source or a swap that failed unexpectedly is tried again.

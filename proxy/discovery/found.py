@@ -18,7 +18,7 @@ from penstock.conf.complaints import complaints
 from penstock.conf.pools import BackendSettings
 
 # As many backends as a pool may list.
-BACKENDS_MAX: Final = 4_096
+BACKENDS_MAX: Final = 8_192
 NAME_CHARS_MAX: Final = 63
 # What an entry may say. A source holds no secrets.
 KEYS: Final = frozenset({"name", "url", "weight", "max_requests", "gpu_metrics_url"})

@@ -7,6 +7,7 @@ over an address is another backend. The server's list is whole: when it is empty
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from random import Random
 from time import monotonic
 from typing import Any, Final
@@ -17,8 +18,8 @@ from penstock.proxy.discovery.cluster import Cluster, NoCluster
 from penstock.proxy.discovery.found import Entries, Entry, Found, Unusable, bounded
 from penstock.proxy.discovery.list_watch import Items, ListWatch
 
-# Changes within this time are told together.
-TOGETHER_S: Final = 0.2
+# Between two lists that are told: changes within this time are told together.
+TOGETHER_S: Final = 0.6
 # The pause before another look for the pod's namespace.
 NO_CLUSTER_S: Final = 30.0
 SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
@@ -108,18 +109,19 @@ class KubernetesSource:
         self._read: dict[str, tuple[Told, tuple[Entry, ...] | None]] = {}
         self._items: Items = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._told_s = -inf
 
     async def watch(self, tell: Callable[[Found | Unusable], None]) -> None:
         """Tell them, until it is cancelled."""
         loop = asyncio.get_running_loop()
 
         def told() -> None:
-            self._timer = None
+            self._timer, self._told_s = None, loop.time()
             tell(self._found(self._items))
 
         def changed(items: Items) -> None:
             self._items = items
-            self._timer = self._timer or loop.call_later(TOGETHER_S, told)
+            self._timer = self._timer or loop.call_at(self._told_s + TOGETHER_S, told)
 
         try:
             path, query = self._asked()
