@@ -4,19 +4,24 @@ Exit 0 is success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else
 """
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import os
 import platform
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from penstock import proxy
 from penstock.conf.issues import ConfigError, Issue
 from penstock.conf.load import Loaded, load
+from penstock.conf.pools import BackendSettings
+from penstock.conf.settings import Settings
 from penstock.conf.show import render, schema
 from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
@@ -25,18 +30,21 @@ from penstock.proxy.commands.changes import add_canary, add_reload, add_restart,
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.imports.command import add_imports
 from penstock.proxy.commands.requests import add_requests, add_trace
-from penstock.proxy.commands.status import add_status
+from penstock.proxy.commands.status import add_status, several_of
 from penstock.proxy.commands.top.command import add_top
 from penstock.proxy.commands.usage import usage
 from penstock.proxy.process.loop import run_loop
 from penstock.proxy.process.supervisor import CHANNEL
 from penstock.proxy.reload.source import Source
 from penstock.proxy.telemetry.log_lines import log_to_stderr
+from penstock.proxy.wire.host import Lookup, Lookups
 
 logger = logging.getLogger(__name__)
 
 DEMO_BREAKS: Final = ("slow", "hung", "errors", "kv", "flood", "thinking", "cold")
 YEAR_S: Final = 31_536_000.0
+# `check` waits so long for DNS, which tells it nothing that is an error.
+LOOKUPS_S: Final = 2.0
 _EXITS = (
     "Exit status: 0 success, 2 a configuration or usage error, 130 Ctrl-C, 1 anything else that "
     "failed"
@@ -366,7 +374,26 @@ def _is_sound(file: Path, *, strict: bool) -> bool:
         print(each if strict else each.as_warning(), file=sys.stderr)
     if sound:
         print(f"{file}: ok")
+        for line in run_loop(of_several_servers(loaded.settings)):
+            print(f"{file}: note: {line}", file=sys.stderr)
     return sound
+
+
+async def of_several_servers(settings: Settings, look_up: Lookup | None = None) -> list[str]:
+    """Lines on backends whose names stand for several servers, as far as DNS tells in time."""
+    look_up = look_up or Lookups()
+
+    async def of(backend: BackendSettings) -> dict[str, object]:
+        addresses = set(await look_up(urlsplit(backend.url).hostname or ""))
+        servers = max(Counter(":" in each for each in addresses).values(), default=0)
+        return {"name": backend.name, "servers": servers}
+
+    named = [each for pool in settings.pools for each in pool.backends]
+    looking = [asyncio.ensure_future(of(each)) for each in named]
+    done, late = await asyncio.wait(looking, timeout=LOOKUPS_S) if looking else ((), ())
+    for each in late:
+        each.cancel()
+    return several_of([each.result() for each in looking if each in done])
 
 
 def _show(parsed: argparse.Namespace) -> int:

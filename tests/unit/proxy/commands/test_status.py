@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.balancing.backend import AdminState, State
+from penstock.conf.settings import Settings
 from penstock.health.probes import Outcome
 from penstock.proxy.admin.fleet_listing import describe
 from penstock.proxy.commands.admin_client import AdminError
+from penstock.proxy.commands.cli import of_several_servers
 from penstock.proxy.commands.status import (
     EVERY_S,
     ejected_of,
@@ -99,6 +101,18 @@ def test_a_name_that_stands_for_several_servers_is_told_with_the_remedy() -> Non
     (line,) = several_of([*fleet, {"name": "of an older version"}])
     assert line.startswith("gpu-2: its name has 2 addresses, and all requests go to one.")
     assert "discover: {dns: NAME:PORT}" in line
+
+
+async def test_check_tells_such_names_as_far_as_dns_answers() -> None:
+    names = {"one": ["10.0.0.1", "::1"], "two": ["10.0.0.1", "10.0.0.2", "::1"], "none": []}
+    backends = [{"name": each, "url": f"http://{each}:8000"} for each in names]
+    settings = Settings.model_validate({"pools": [{"name": "p", "backends": backends}]})
+
+    async def look_up(name: str) -> list[str]:
+        return names[name]
+
+    (line,) = await of_several_servers(settings, look_up)
+    assert line.startswith("two: its name has 2 addresses")
 
 
 @pytest.mark.parametrize(
