@@ -26,7 +26,7 @@ OFF_TOKENS: Final = 512
 UNSEEN_TOKENS_MAX: Final = 32_768
 ITL_MIN_S: Final = 0.001
 # In less time after its first token an open stream tells nothing of its backend.
-TOLD_S: Final = 1.0
+TOLD_S: Final = 2.0
 
 
 class Reason(StrEnum):

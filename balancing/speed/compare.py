@@ -133,7 +133,7 @@ def slower(
     some PEERS_MAX others, and the caller may pause between two groups. People are told, so who has
     given no more than a few answers since its start is left out: they may be of one bad moment.
     """
-    known = [each for each in backends if _answered(each) >= KEPT or each in open_paces]
+    known = [each for each in backends if has_answered(each) or each in open_paces]
     measured = [each for each in known if each.measured(now_s)]
     groups = ceil(len(measured) / PEERS_MAX)
     for number in range(groups):
@@ -146,8 +146,9 @@ def slower(
             yield each, Pace(_over_others(prefill, place), _over_others(decode, place))
 
 
-def _answered(backend: Backend) -> int:
-    return max(backend.prefill_speed.samples, backend.decode_speed.samples)
+def has_answered(backend: Backend) -> bool:
+    """Whether it has given more than a few answers."""
+    return max(backend.prefill_speed.samples, backend.decode_speed.samples) >= KEPT
 
 
 def _over_others(paces: list[float], place: int) -> float:

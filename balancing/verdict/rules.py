@@ -86,7 +86,19 @@ def find(window: Window, backends: list[Seen]) -> Finding:
         if finding is not None:
             tenant, role = _whose(finding, scene)
             return replace(finding, tenant=tenant, role=role, missed=missed)
-    return Finding(Kind.MISSED, missed=missed) if missed else FINE
+    return Finding(Kind.MISSED, missed=missed) if missed else _calm(scene)
+
+
+def _calm(scene: Scene) -> Finding:
+    """Nothing waits. Backends that are not ready are told nevertheless."""
+    unready = [each for each in scene.backends if each.now.state != "ready"]
+    if not unready:
+        return FINE
+    figures = {"backends": float(len(unready)), "of": float(len(scene.backends))}
+    states = {each.now.state for each in unready}
+    return Finding(
+        Kind.FINE, states.pop() if len(states) == 1 else "unready", only(unready), figures=figures
+    )
 
 
 def _whose(finding: Finding, scene: Scene) -> tuple[str, str]:
@@ -171,6 +183,7 @@ def _out(scene: Scene) -> Finding | None:
     figures = {"out": float(len(out)), "of": float(len(scene.backends)), "others": float(others)}
     whole = [each for each in scene.serving if not _is_out(each)]
     figures |= {"serve": float(len(whole)), "resort": float(len(scene.serving) - len(whole))}
+    figures["failed"] = float(sum(each.minute_failures for each in out))
     figures |= _queue(scene)
     return Finding(Kind.FAILING, out[0].now.reason, backend=only(out), figures=figures)
 
@@ -246,7 +259,10 @@ def _memory(scene: Scene) -> Finding | None:
         return None
     # As it is now: rows of backends tell that, too.
     full = full and [each for each in scene.serving if max(each.kv_usage, _kv_usage(each)) >= FULL]
-    usage = max([_kv_usage(each) for each in full or scene.serving], default=0.0)
+    # One that was just full may have paused a stream: the mean is what explains the wait.
+    usage = max(
+        [max(each.kv_usage, _kv_usage(each)) for each in full or scene.serving], default=0.0
+    )
     figures = {"kv_usage": usage, "full": float(len(full)), "preemptions": float(stopped)}
     return Finding(Kind.MEMORY, backend=only(full), figures=figures | _queue(scene))
 
@@ -287,7 +303,8 @@ def _scheduler(scene: Scene) -> Finding | None:
     no_places = scene.share(*taken) >= MOST or (stuck and not scene.share(*_PREFILL))
     # With more places streams that are slow now would be slower.
     if scene.gap_s < GAP_S and (no_places or len(steady) * 2 > len(scene.serving)):
-        running = max([each.running for each in steady or stuck or scene.serving], default=0.0)
+        # As of now, which rows of backends tell, too: a mean still grows after a rush.
+        running = max([_running(each) for each in steady or stuck or scene.serving], default=0.0)
         figures = {"running": running}
         return Finding(Kind.SCHEDULER, "sequences", figures=figures | _queue(scene))
     short = [each for each in roomy if _idles(each)]
@@ -429,3 +446,8 @@ def _kv_usage(seen: Seen) -> float:
     """How full its cache is now, if its engine tells that."""
     report = seen.now.report
     return report.kv_usage if report is not None and report.kv_usage else seen.kv_usage
+
+
+def _running(seen: Seen) -> float:
+    """How many sequences its engine runs now."""
+    return float(seen.now.report.running) if seen.now.report is not None else seen.running

@@ -42,6 +42,7 @@ class _Said(NamedTuple):
 # By kind and detail. Details that are not here have the words of the kind alone.
 _SAID: Final = {
     (Kind.FINE, ""): _Said("", "Nothing is wrong.", ()),
+    (Kind.FINE, "unready"): _Said("", "Nothing waits, but {unready}.", ()),
     # One that is missed for hours after its cause needs no other step.
     (Kind.MISSED, ""): _Said(
         "alerts",
@@ -231,7 +232,7 @@ def words(finding: Finding, unseen_s: float = 0.0) -> tuple[str, tuple[str, ...]
     if finding.kind in CALM:
         return sentence, to_do
     if unseen_s >= UNSEEN_S:
-        sentence = f"Until {unseen_s:.0f} s ago: {sentence}"
+        sentence = f"Seen {unseen_s:.0f} s ago: {sentence}"
     if finding.missed:
         sentence += f" Missed service levels: {', '.join(each.name for each in finding.missed)}."
     return sentence, to_do
@@ -250,6 +251,8 @@ def _said_of(finding: Finding) -> _Said:
     kind, detail = finding.kind, finding.detail
     if kind is Kind.FAILING and not finding.figures.get("of", 1.0):
         detail = "nobody"
+    if kind is Kind.FINE and detail:
+        detail = "unready"
     return _SAID.get((kind, detail)) or _SAID[kind, ""]
 
 
@@ -261,10 +264,8 @@ def _with_tenant(
         return f"{sentence} Nearly all of them are of tenant {finding.tenant}.", to_do
     if finding.role in _TAKES:
         return f"{sentence} {_TAKES[finding.role]} tenant {finding.tenant}.", (limit, to_do[0])
-    return (
-        f"{sentence} Nearly all that waits is of tenant {finding.tenant}. Others are served.",
-        (limit, to_do[0]),
-    )
+    floods = f"Nearly all that waits is of tenant {finding.tenant}, and others are served."
+    return f"{floods} {sentence}", (limit, to_do[0])
 
 
 def _parts(finding: Finding) -> dict[str, object]:
@@ -281,6 +282,8 @@ def _parts(finding: Finding) -> dict[str, object]:
         "gap_ms": 1e3 * figures.get("gap_s", 0.0),
     }
     match finding.kind:
+        case Kind.FINE:
+            parts["unready"] = _unready(finding)
         case Kind.MISSED:
             named = [f"{each.name}: {each.because}" for each in finding.missed[:NAMED_MAX]]
             parts["missed"] = "; ".join(named)
@@ -296,6 +299,15 @@ def _parts(finding: Finding) -> dict[str, object]:
         case Kind.FAILING if figures.get("out"):
             parts |= _of_outage(finding)
     return parts
+
+
+def _unready(finding: Finding) -> str:
+    """Which backends are not ready, and what they are if that is the same."""
+    state = "not ready" if finding.detail == "unready" else finding.detail
+    if finding.backend:
+        return f"{finding.backend} is {state}"
+    counts = [finding.figures.get(name, 0.0) for name in ("backends", "of")]
+    return f"{counts[0]:.0f} of {counts[1]:.0f} backends are {state}"
 
 
 def _queue(finding: Finding) -> str:
@@ -347,7 +359,9 @@ def _of_outage(finding: Finding) -> dict[str, str]:
     left = f"New requests go to {serve:.0f} other{'s' if serve > 1.0 else ''}"
     # What is stuck at those that are out waits, too, and is not counted.
     left += f", and {_queue(finding)}." if figures.get("waiting", 0.0) >= 0.5 else "."
-    left += " Answers that had begun before may break."
+    if failed := figures.get("failed", 0.0):
+        requests = "a request failed" if failed == 1.0 else f"{failed:.0f} requests failed"
+        left += f" In the last minute {requests} there: what had begun broke, the rest went on."
     if not serve:
         resort = figures.get("resort", 0.0)
         left = "What is doubted only still serves." if resort else "None is left to serve."

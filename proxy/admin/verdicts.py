@@ -18,7 +18,7 @@ from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.fleet import Pool, UnknownModel
 from penstock.balancing.slo.objective import State as SloState
 from penstock.balancing.slo.slo import because
-from penstock.balancing.speed.compare import ALIKE, Pace, slower
+from penstock.balancing.speed.compare import ALIKE, Pace, has_answered, slower
 from penstock.balancing.speed.recent_pace import RecentPace
 from penstock.balancing.verdict.cause import CALM, Finding, Kind, Missed
 from penstock.balancing.verdict.facts import (
@@ -226,10 +226,10 @@ class Verdicts:
         return known.get(backend) if len(known) > 1 else None
 
     def waiting_by_tenant(self, most: int) -> list[dict[str, object]]:
-        """How many requests of each tenant waited at the last look, the most first."""
+        """How many requests of each tenant wait, the most first."""
         found = Counter[str]()
-        for each in self.by_pool.values():
-            found.update(each.window.now.waiting_by_tenant)
+        for each in self._plane.admission.pools.values():
+            found.update(of_queue(each, self._plane.now())[1])
         tenants = found.most_common(most)
         return [{"name": name or None, "requests": count} for name, count in tenants]
 
@@ -277,8 +277,10 @@ class Verdicts:
         )
 
     def _keeps(self, backend: Backend, paces: Mapping[Backend, Pace], now_s: float) -> bool:
-        """Whether its last pace still counts: a slow one gets few requests that measure it."""
-        return backend in paces and backend.measured(now_s - PACE_KEPT_S)
+        """Whether its last pace still counts: a slow one gets few requests that measure it. What
+        only open streams told counts while they tell it."""
+        measured = backend in paces and backend.measured(now_s - PACE_KEPT_S)
+        return measured and has_answered(backend)
 
     def _of(self, backend: Backend) -> Verdict:
         return self.by_pool.get(backend.pool) or Verdict(0.0)

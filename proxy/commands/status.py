@@ -216,7 +216,8 @@ def verdict_of(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     for each in sorted(verdicts, key=lambda each: each["kind"] == "fine"):
         if each["kind"] == "fine":
-            lines.append(f"{each['pool']}: nothing is wrong.")
+            told = each["sentence"] if each["detail"] else "nothing is wrong."
+            lines.append(f"{each['pool']}: {told}")
             continue
         since = _moment(each["since"], "%H:%M:%S")
         lines.append(f"{each['pool']}, since {since}: {each['sentence']}")

@@ -12,7 +12,7 @@ const COLUMNS = [
   { name: "backend", head: "Backend", value: (each) => each.name, kind: "name" },
   { name: "state", head: "State", value: stateOf, kind: "state" },
   { name: "slower", head: "Slower", hint: "how many times as long as its peers it takes for a prompt or a token", value: (each) => (each.slower === null ? null : Math.max(1, each.slower)), show: times },
-  { name: "ttft", head: "TTFT here", hint: "time from being sent here to the first token: 95 of 100 streams took at most this. One that is awaited counts too", value: (each) => each.lately.ttft_p95_s, show: seconds },
+  { name: "ttft", head: "TTFT here", hint: "time from being sent here to the first token: 95 of 100 streams took at most this. One that is awaited counts too", value: (each) => (each.can_serve && each.state !== "ejected" ? each.lately.ttft_p95_s : null), show: seconds },
   { name: "running", head: "Run", hint: "requests that its engine runs", value: (each) => each.engine?.running ?? null, show: count },
   { name: "waiting", head: "Wait", hint: "requests that wait in its engine", value: (each) => each.engine?.waiting ?? null, show: count },
   { name: "queued", head: "Queued tokens", hint: "tokens of its prompts that have no first token yet", value: (each) => each.queued_prefill_tokens, show: count },

@@ -26,7 +26,7 @@ function create(entry) {
 function update(node, { none, pool, rate }) {
   if (none) return;
   put(node.heading, pool);
-  put(node.told, `median ${seconds(rate.ttft_p50_s)}, 95\u00a0% ${seconds(rate.ttft_p95_s)}; mean:`);
+  put(node.told, `median ${seconds(rate.ttft_p50_s)}, 95\u00a0% ${seconds(rate.ttft_p95_s)}`);
   const total = Object.values(rate.parts).reduce((sum, each) => sum + each, 0) || 1;
   const found = PARTS.map(([name, words]) => ({ name, words, share: (rate.parts[name] ?? 0) / total, time_s: rate.parts[name] ?? 0 }));
   keep(node.bar, found.filter((each) => each.share > 0.001), (each) => each.name, createPart, (part, each) => {

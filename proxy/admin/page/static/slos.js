@@ -31,12 +31,13 @@ function update(node, slo) {
   const whose = [slo.pool, slo.class].filter(Boolean).join(" ") || "all";
   put(node.heading, `${whose} ${nameOf(slo)}`);
   const early = isEarly(slo);
-  put(node.state, early ? (slo.bad < FEW ? "few yet" : "too early to say") : slo.state);
+  const judged = early ? (slo.bad < FEW ? "too few to judge" : "too early to judge") : slo.state;
+  put(node.state, slo.requests ? judged : "no data");
   mark(node, "data-state", early ? "early" : slo.state);
   const left = Math.max(0, Math.min(1, slo.budget_left));
   node.bar.style.width = `${100 * left}%`;
   mark(node.meter, "aria-label", `${percent(left)} of the budget left`);
-  const measured = slo.measured_s === null ? "" : `${seconds(slo.measured_s)}, `;
+  const measured = slo.measured_s === null ? "" : `now ${seconds(slo.measured_s)}, `;
   const full = slo.bad && left > 0.995; // "100 % left" beside bad requests would be read as none
   const kept = early || full ? `${slo.bad} of ${slo.requests} bad` : `${percent(left)} left`;
   const told = slo.because ?? (slo.requests ? `${measured}${kept}` : "no request yet");
@@ -65,8 +66,7 @@ const passed = (slo) => Object.entries(slo.windows).filter(([name]) => LENGTHS_S
 function burnOf(slo) {
   const windows = passed(slo);
   if (!slo.requests) return "";
-  if (!windows.length) return slo.bad ? `${slo.bad} of ${slo.requests} bad` : "no burn";
-  if (slo.bad < FEW) return slo.bad ? `${slo.bad} bad: too few to say` : "no burn";
+  if (!windows.length || slo.bad < FEW) return slo.bad ? "" : "no burn";
   const told = windows.length > 1 ? [windows[0], windows.at(-1)] : windows;
   if (told.every(([, each]) => each.burn_rate < 0.05)) return "no burn";
   return `burn ${told.map(([name, each]) => `${each.burn_rate?.toFixed(1) ?? NONE}× ${name}`).join(", ")}`;

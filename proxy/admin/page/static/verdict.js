@@ -7,12 +7,14 @@ let announced = null;
 
 export function showVerdicts({ verdicts, at }) {
   const trouble = verdicts.filter((each) => each.kind !== "fine");
-  const fine = verdicts.filter((each) => each.kind === "fine");
+  const fine = verdicts.filter((each) => each.kind === "fine" && !each.detail);
+  const unready = verdicts.filter((each) => each.kind === "fine" && each.detail); // and nothing waits
   const shown = trouble.slice(0, SHOWN_MAX);
   const entries = shown.map((each) => ({ ...each, key: `of ${each.pool}` }));
   const more = trouble.length - shown.length;
   if (more) entries.push({ key: "more", kind: "more", sentence: `${many(more, "more pool")} in trouble: penstock status names all.` });
-  if (fine.length || !verdicts.length) entries.push(fineOf(fine, trouble.length));
+  for (const each of unready.slice(0, SHOWN_MAX)) entries.push({ ...each, kind: "none", key: `of ${each.pool}` });
+  if (fine.length || !verdicts.length) entries.push(fineOf(fine, trouble.length + unready.length));
   keep(byId("verdicts"), entries, (each) => each.key, create, (node, each) => update(node, each, at));
   announce(verdicts);
 }

@@ -71,7 +71,9 @@ one of three has never been there, and the others have a queue | failing unreach
     | ; ; STARTING reason=unreachable starting_s=601.0 | | PROMPTS
 one of six is not there yet, and the others have a queue | compute prefill\
     | ; ; ; ; ; STARTING | PREFILLS | PROMPTS
-one has not started, and the others do | fine | ; STARTING | |
+one has not started, and the others do | fine starting | ; STARTING | |
+one is new, another is doubted, and nothing waits | fine unready\
+    | ; state=warming; state=suspect | |
 streams are slow, and no more of them fit | compute decode\
     | running=1024 sequences=1100 streams=1024 waiting=40\
     | generated_tokens=3700 steps=4 | SEQUENCES

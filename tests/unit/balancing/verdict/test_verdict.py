@@ -90,7 +90,7 @@ def test_a_cause_that_is_seen_no_more_is_told_as_past() -> None:
         sentence, _ = words(verdict.finding, at - verdict.seen_s)
         said.append(sentence.partition(":")[0])
     assert said[14] == "Memory-bound"
-    assert said[-1].startswith("Until ")
+    assert said[-1].startswith("Seen ")
 
 
 def test_a_missed_service_level_is_told_with_and_without_a_cause() -> None:
