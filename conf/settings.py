@@ -117,8 +117,9 @@ class TimeoutSettings(Section):
     connect_s: DurationS = Field(default=1.0, description="Time to connect to a backend.")
     first_byte_s: DurationS = Field(
         default=120.0,
-        description="Time until the first token of a stream, or the first byte of another answer."
-        " It must cover queueing and prefill. An answer that is not streamed gets 0.1 s more for"
+        description="Time until the first token of a stream, or the first byte of another answer,"
+        " from when it is sent to a backend. It must cover the engine's queue and prefill: the wait"
+        " in penstock is bounded by `max_wait_s` of its class. An answer that is not streamed gets 0.1 s more for"
         " each token that it may have.",
     )
     first_byte_s_per_1k_tokens: OptionalWaitS = Field(

@@ -30,9 +30,8 @@ SAMPLE_S: Final = 0.1
 # The most requests that one wake gives up. To tell a thousand clients took 94 ms, in which the
 # event loop passes no stream on.
 GIVEN_UP_MAX: Final = 64
-# How many of a tenant's oldest requests one sweep checks: most requests of a class have the same
-# deadline.
-OLDEST_SEEN: Final = 16
+# How many of a tenant's requests of a class one sweep checks. The next sweep goes on behind them.
+SEEN_MAX: Final = 128
 # A backend is kept for the next request if its prompt takes more than KEEP_SHARE of a cache and
 # finds no room: at once beside other tenants, else after KEEP_AFTER_S. Otherwise small requests,
 # which find room sooner, would pass it for as long as they come. A backend is kept for at most
@@ -66,6 +65,7 @@ class PoolQueue(Occupancy):
         self.parks = False  # what waits is parked: no backend can serve
         # Tenants whose requests found no room, while others had no try.
         self.rests: set[TenantQueue] = set()
+        self._sweeps = 0  # for what is too late
         self.swept = 0  # how many waiting requests the current sweep has checked
         self._max_requests: int | None = None  # of the whole pool
         self._changed = on_change
@@ -312,9 +312,11 @@ class PoolQueue(Occupancy):
         """Remove some requests that are past their deadline, with the refusal, or that were parked
         for longer than `park_s`, without one."""
         found: list[tuple[QueuedRequest, TooLate | None]] = []
+        self._sweeps += 1
         for backlog in self.queue.backlogs:
             for requests in list(backlog.values()):
-                for request in list(islice(requests, OLDEST_SEEN)):
+                begin = self._sweeps * SEEN_MAX % max(SEEN_MAX, len(requests))
+                for request in list(islice(requests, begin, begin + SEEN_MAX)):
                     if len(found) == GIVEN_UP_MAX:
                         return found
                     wait, waited_s = request.wait, request.waited_s(now_s)

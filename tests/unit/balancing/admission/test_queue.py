@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.balancing.admission.pool_queue import SEEN_MAX
 from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.engine_report import EngineReport
 from tests.unit.balancing.admission.door import FILLS, FLOOR, HIGH_LOW, Door, full
@@ -407,13 +408,15 @@ def test_clients_that_leave_do_not_close_a_backend_to_others() -> None:
     assert sum(each > 1.0 for each in waits_s) < 0.1 * len(waits_s)
 
 
-def test_a_short_deadline_is_over_behind_longer_ones() -> None:
+@pytest.mark.parametrize("longer", [6, 40, 3 * SEEN_MAX])
+def test_a_short_deadline_is_over_behind_longer_ones(longer: int) -> None:
     """Clients of one tenant tell different times, and the first ones find no room."""
     door = full("a")
     door.backends[0].max_requests = 1
-    for _ in range(6):
-        door.enter(FILLS, 0.0, name="x", deadline_s=600.0)
-    short = door.enter(FILLS, 0.0, name="x", deadline_s=5.0)
+    for _ in range(longer):
+        door.enter(10, 0.0, name="x", deadline_s=600.0)
+    short = door.enter(10, 0.0, name="x", deadline_s=5.0)
+    assert short.waits
     for tick in range(300):
         door.wake(0.05 * tick)
     assert not short.waits
