@@ -103,6 +103,16 @@ async def test_figures_are_put_into_words(stage: Stage, window: Window) -> None:
     assert "9 of 12 can serve" in await window.text("#backends-count")
 
 
+async def test_backends_that_are_not_ready_are_told_though_nothing_waits(
+    stage: Stage, window: Window
+) -> None:
+    told = {"detail": "warming", "sentence": "Nothing waits, but gpu-1 is warming."}
+    stage.snapshot = FINE | {"verdicts": [figures.verdict(**told), figures.verdict(pool="embed")]}
+    await window.page.goto(stage.url)
+    await window.page.get_by_text("but gpu-1 is warming").wait_for()
+    assert "Nothing is wrong there." in await window.text("#verdicts")
+
+
 async def test_a_lost_stream_says_since_when_and_comes_back(stage: Stage, window: Window) -> None:
     stage.snapshot = SNAPSHOTS["fine"]
     await window.page.goto(stage.url)
