@@ -211,6 +211,8 @@ def _uneven(scene: Scene) -> Finding | None:
         hottest = max(scene.serving, key=lambda each: each.wanted)
         if hottest.wanted < NEARLY_ALL * wanted:
             return None
+    elif scene.window.waiting >= WAITING_MIN:
+        return None  # what waits in penstock waits for none of them alone
     others = [each for each in scene.serving if each is not hottest]
     rest = wanted >= WAITING_MIN and all(_rests(each, hottest) for each in others)
     stuck = _pending(hottest) >= WAIT_S and max(map(_pending, others)) < WAIT_S / 4

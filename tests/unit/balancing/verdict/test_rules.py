@@ -50,6 +50,8 @@ one is slow | uneven slow | ; pace=9.0 | |
 one is hot | uneven hot | backlog_s=3.0 wanted=9 ; | | PROMPTS
 one has its first burst, and what waits finds no seat anywhere | scheduler sequences\
     | overdue_s=9.0 waiting=4 ; | | SEQUENCES
+one has overdue prompts, and what waits in penstock waits for none alone | compute prefill\
+    | overdue_s=3.0 ; | PREFILLS | PROMPTS
 one is slower, and what waits finds no room in any cache | memory\
     | kv_usage=0.85 pace=9.0 overdue_s=3 ; kv_usage=0.8 | | KV_CACHE
 all that waits in penstock waits for one, and the others rest | uneven hot\
