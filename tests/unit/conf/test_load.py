@@ -9,7 +9,6 @@ from penstock.conf.load import load
 from tests.unit.conf.folder import FLEET, Folder
 
 SECONDS = "must be a number of seconds, or a duration such as 500ms (ms, s, m, min, h, d)"
-BYTES = "must be a number of bytes, or a size such as 32MiB (B, kB, MB, GB, KiB, MiB, GiB)"
 
 
 # -- precedence and origins
