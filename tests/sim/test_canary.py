@@ -24,17 +24,3 @@ def test_a_worse_version_goes_back_and_an_equal_one_is_promoted(case: Case) -> N
     assert outcome.stage is (Stage.ROLLED_BACK if case.worse else Stage.PROMOTED)
     if "errors" in case.name and case.hostile is None:
         assert outcome.to_canary <= 1_500
-
-
-class Gateway(World):
-    """All requests come from one client."""
-
-    def _client(self) -> str:
-        return "gateway"
-
-
-def test_behind_a_gateway_a_version_that_serves_nobody_goes_back_after_a_minute() -> None:
-    outcome = Gateway(Case("all fail", errors=1.0), SETTINGS, records(), seed=1).run()
-    assert outcome.stage is Stage.ROLLED_BACK
-    assert outcome.took_s <= 65.0
-    assert outcome.to_canary <= 160

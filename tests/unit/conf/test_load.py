@@ -9,7 +9,6 @@ from penstock.conf.load import load
 from tests.unit.conf.folder import FLEET, Folder
 
 SECONDS = "must be a number of seconds, or a duration such as 500ms (ms, s, m, min, h, d)"
-BYTES = "must be a number of bytes, or a size such as 32MiB (B, kB, MB, GB, KiB, MiB, GiB)"
 
 
 # -- precedence and origins
@@ -140,36 +139,56 @@ limits: {body_bytes: 2048, bodies_bytes: 1024}
     assert issues[5] == starts[5]
 
 
-def test_a_value_that_could_not_be_read_is_told_once(folder: Folder) -> None:
-    text = FLEET + "listen: {port: !!int x}\npaths: !x [1]\nlog:\n  level: ${NOPE}\ndrain: !x {}\n"
-    assert folder.issues(text) == [
-        "conf.yaml:5: listen.port: is not the number that its tag says",
-        "conf.yaml:6: paths: has a tag that is not supported",
-        "conf.yaml:8: log.level: environment variable NOPE is not set and has no default"
-        " (${NOPE:-default} gives one)",
-        "conf.yaml:9: drain: has a tag that is not supported",
-    ]
-
-
-def test_a_repeated_name_is_told_once(folder: Folder) -> None:
-    text = FLEET + '      - {name: a, url: "http://b:1"}\n'
-    assert folder.issues(text) == [
-        "conf.yaml:5: pools[0].backends[1].name: backend name 'a' is taken by"
-        " pools[0].backends[0]; names must be unique"
-    ]
-
-
-def test_missing_and_odd_names_are_not_repeated_names(folder: Folder) -> None:
-    text = "pools:\n  - backends: [{url: http://a}, {url: http://b}]\n  - {name: 1, backends: 1}\n"
-    assert folder.issues(text + "  - {name: 1, backends: 1}\n") == [
-        "conf.yaml:2: pools[0].name: is required",
-        "conf.yaml:2: pools[0].backends[0].name: is required",
-        "conf.yaml:2: pools[0].backends[1].name: is required",
-        "conf.yaml:3: pools[1].name: must be text, got 1; put it in quotes",
-        "conf.yaml:3: pools[1].backends: must be a list, got 1",
-        "conf.yaml:4: pools[2].name: must be text, got 1; put it in quotes",
-        "conf.yaml:4: pools[2].backends: must be a list, got 1",
-    ]
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            FLEET
+            + "listen: {port: !!int x}\npaths: !x [1]\nlog:\n  level: ${NOPE}\ndrain: !x {}\n",
+            [
+                "5: listen.port: is not the number that its tag says",
+                "6: paths: has a tag that is not supported",
+                "8: log.level: environment variable NOPE is not set and has no default"
+                " (${NOPE:-default} gives one)",
+                "9: drain: has a tag that is not supported",
+            ],
+        ),
+        (
+            FLEET + '      - {name: a, url: "http://b:1"}\n',
+            [
+                "5: pools[0].backends[1].name: backend name 'a' is taken by"
+                " pools[0].backends[0]; names must be unique"
+            ],
+        ),
+        (
+            "pools:\n  - backends: [{url: http://a}, {url: http://b}]\n"
+            + 2 * "  - {name: 1, backends: 1}\n",
+            [
+                "2: pools[0].name: is required",
+                "2: pools[0].backends[0].name: is required",
+                "2: pools[0].backends[1].name: is required",
+                "3: pools[1].name: must be text, got 1; put it in quotes",
+                "3: pools[1].backends: must be a list, got 1",
+                "4: pools[2].name: must be text, got 1; put it in quotes",
+                "4: pools[2].backends: must be a list, got 1",
+            ],
+        ),
+        (
+            FLEET + "tenants: [{name: t, keys: [sk-1]}]",
+            [
+                "5: tenants[0].keys[0]: must be a mapping of keys, got ***; "
+                "its keys are key, key_file, key_sha256"
+            ],
+        ),
+        (
+            FLEET + "health:\n",
+            ["5: health: must be a mapping of keys, got null; put keys under it or remove it"],
+        ),
+    ],
+    ids=["unreadable", "a name twice", "names that are none", "no mapping", "empty section"],
+)
+def test_each_fault_is_told_once(folder: Folder, text: str, told: list[str]) -> None:
+    assert folder.issues(text) == [f"conf.yaml:{each}" for each in told]
 
 
 @pytest.mark.parametrize(
@@ -196,19 +215,6 @@ def test_a_missing_fleet_says_what_to_do(folder: Folder) -> None:
     assert folder.issues("\n\nlog: {}\n") == [f"conf.yaml:3: {hint}"]
     with pytest.raises(ConfigError, match=f"^{hint}$"):
         load(None, {}, {})
-
-
-def test_an_entry_that_is_no_mapping_tells_its_keys(folder: Folder) -> None:
-    assert folder.issues(FLEET + "tenants: [{name: t, keys: [sk-1]}]") == [
-        "conf.yaml:5: tenants[0].keys[0]: must be a mapping of keys, got ***; "
-        "its keys are key, key_file, key_sha256"
-    ]
-
-
-def test_an_empty_section_says_what_to_do(folder: Folder) -> None:
-    assert folder.issues(FLEET + "health:\n") == [
-        "conf.yaml:5: health: must be a mapping of keys, got null; put keys under it or remove it"
-    ]
 
 
 @pytest.mark.parametrize(

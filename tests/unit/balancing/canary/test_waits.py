@@ -206,22 +206,6 @@ def test_a_process_that_did_not_run_blames_nobody() -> None:
     assert play.requests(2_000) is not Stage.ROLLED_BACK
 
 
-def test_a_second_attempt_that_hangs_counts_by_its_own_wait() -> None:
-    play = Hanging(canary=0.0)
-    play.requests(400)
-    canary, now_s = play.canary, play.now_s
-    ask = Ask("/", prompt_tokens=500, stream=True, client="a")
-    draw, first = Draw(canary, ask, 1), Lease(play.backend, ask, now_s)
-    draw.sent(first, on_canary=True)
-    first.end(now_s + 4.0)
-    canary.look(now_s + 4.0)
-    draw.sent(Lease(play.backend, ask, now_s + 5.0), on_canary=True)
-    canary.look(now_s + 5.0 + FAR_S - 0.1)
-    assert not draw.told
-    canary.look(now_s + 5.0 + FAR_S + 0.1)
-    assert draw.told
-
-
 class Open:
     """A request that waits, and how often somebody asked about it."""
 

@@ -89,13 +89,6 @@ def test_what_a_client_met_before_explains_nothing_that_it_meets_later() -> None
     assert not penalty.charge_for("b", 0.1)
 
 
-def test_what_is_not_the_backends_costs_nothing() -> None:
-    backend = ready("a")
-    Lease(backend, ASK, 0.0).fail(0.0, suspicious=False, penal=False)
-    assert backend.penalty.read(0.0) == 0.0
-    assert backend.failures_total == 0
-
-
 @pytest.mark.parametrize("name", LOAD_READING)
 def test_the_penalised_is_passed_by_while_others_hold_less(name: str) -> None:
     backends = numbered(4)

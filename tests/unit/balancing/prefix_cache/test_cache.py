@@ -1,5 +1,7 @@
 """What a request leaves in a backend's shadow cache, and when: what its engine computed."""
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.balancing.ask import Ask
@@ -43,18 +45,13 @@ def held(backend: Backend, ask: Ask = VICTIM) -> int:
     return backend.cache.held(ask)
 
 
-def test_a_refused_prompt_displaces_nothing(backend: Backend) -> None:
+@pytest.mark.parametrize("ends", [Lease.complete, Lease.fail, Lease.end])
+def test_a_prompt_without_a_first_token_displaces_nothing(
+    backend: Backend, ends: Callable[[Lease, float], None]
+) -> None:
+    """It is refused, it fails or its client leaves."""
     for number in range(100):
-        Lease(backend, ask_of(blocks(2 + number, 2_000)), 0.0).complete(1.0)  # a 4xx, passed on
-    assert held(backend) == 50
-    assert len(backend.cache.index) == 50
-    assert len(backend.cache.waiting) == 0
-
-
-def test_nor_does_one_that_fails_or_is_given_up_before_its_first_token(backend: Backend) -> None:
-    for number in range(50):
-        Lease(backend, ask_of(blocks(2 + number, 500)), 0.0).fail(1.0)
-        Lease(backend, ask_of(blocks(200 + number, 500)), 0.0).end(1.0)
+        ends(Lease(backend, ask_of(blocks(2 + number, 2_000)), 0.0), 1.0)
     assert held(backend) == 50
     assert len(backend.cache.index) == 50
     assert len(backend.cache.waiting) == 0

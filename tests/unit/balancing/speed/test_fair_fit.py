@@ -56,20 +56,39 @@ def test_prompts_that_are_slow_by_themselves_teach_their_client_alone() -> None:
     assert speed.step_s < 0.2
 
 
-def test_one_busy_client_does_not_decide_because_the_others_are_new() -> None:
-    speed = PrefillSpeed()
-    taught(speed, "a", 40, 1_000_000.0, 0.0)
-    taught(speed, "bcd", 3, 15_000.0, 0.0)
-    assert speed.work_per_s == pytest.approx(15_000.0, rel=0.3)
+LATER_S = VOTE_S + 20.0
+BUSY = [("a", 40, 2_000.0, 0.0), ("bc", 2, 2_000.0, 40.0)]
+# Who teaches, with how many answers of which speed and when (None: it is forgotten); what is known.
+LESSONS: dict[str, tuple[list[tuple[str, int, float, float] | None], float]] = {
+    "one busy client does not decide because the others are new": (
+        [("a", 40, 1_000_000.0, 0.0), ("bcd", 3, 15_000.0, 0.0)],
+        15_000.0,
+    ),
+    "a few of new ones wipe out nothing": ([*BUSY], 2_000.0),
+    "nor does one that is far off": ([*BUSY, ("d", 1, 15_000.0, 50.0)], 2_000.0),
+    "who left has no say for ever": (
+        [("abcdefg", 10, 15_000.0, 0.0), ("a", 300, 5_000.0, LATER_S)],
+        5_000.0,
+    ),
+    "nor its place": ([("abcdefg", 10, 5_000.0, 0.0), ("h", 20, 15_000.0, LATER_S)], 15_000.0),
+    "what was forgotten has none": (
+        [("abcdefg", 10, 15_000.0, 0.0), None, ("a", 20, 5_000.0, 20.0)],
+        5_000.0,
+    ),
+}
 
 
-def test_nor_do_a_few_requests_of_new_ones_wipe_out_what_a_busy_one_taught() -> None:
+@pytest.mark.parametrize("kind", LESSONS)
+def test_who_has_a_say(kind: str) -> None:
+    lessons, work_per_s = LESSONS[kind]
     speed = PrefillSpeed()
-    taught(speed, "a", 40, 2_000.0, 0.0)
-    taught(speed, "bc", 2, 2_000.0, 40.0)
-    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.2)
-    taught(speed, "d", 1, 15_000.0, 50.0)  # far off
-    assert speed.work_per_s == pytest.approx(2_000.0, rel=0.2)
+    for each in lessons:
+        if each is None:
+            speed.forget()
+        else:
+            taught(speed, *each)
+    assert speed.work_per_s == pytest.approx(work_per_s, rel=0.2)
+    assert len(speed._fit._fits) <= 7
 
 
 @pytest.mark.parametrize("clients", [1, 7, 200])
@@ -87,29 +106,6 @@ def test_what_is_kept_does_not_grow_with_the_clients() -> None:
     assert len(speed._fit._fits) == 7
     assert speed.samples == 1_000
     assert speed.weight < 201  # as with one client
-
-
-def test_clients_that_left_have_no_say_for_ever() -> None:
-    speed = PrefillSpeed()
-    taught(speed, "abcdefg", 10, 15_000.0, 0.0)
-    taught(speed, "a", 300, 5_000.0, VOTE_S + 20.0)
-    assert speed.work_per_s == pytest.approx(5_000.0, rel=0.2)
-
-
-def test_nor_do_they_keep_their_places_from_new_ones() -> None:
-    speed = PrefillSpeed()
-    taught(speed, "abcdefg", 10, 5_000.0, 0.0)
-    taught(speed, "h", 20, 15_000.0, VOTE_S + 20.0)
-    assert speed.work_per_s == pytest.approx(15_000.0, rel=0.1)
-    assert len(speed._fit._fits) == 7
-
-
-def test_what_was_forgotten_has_no_say_until_it_is_taught_again() -> None:
-    speed = PrefillSpeed()
-    taught(speed, "abcdefg", 10, 15_000.0, 0.0)
-    speed.forget()
-    taught(speed, "a", 20, 5_000.0, 20.0)
-    assert speed.work_per_s == pytest.approx(5_000.0, rel=0.2)
 
 
 def test_clients_with_short_prompts_have_no_say_in_what_a_token_costs() -> None:

@@ -106,24 +106,6 @@ def test_an_operators_word_counts_at_once(play: Routed) -> None:
     assert play.plane.canaries.order("other", "abort") is None
 
 
-def test_clients_that_leave_show_nothing(play: Routed) -> None:
-    for _ in range(100):
-        asks(play)
-        play.client.closes()
-        play.client = play.connects()
-        moves_on(play, 0.1)
-    assert canary(play).stage in (Stage.RUNNING, Stage.HELD)
-
-
-def test_a_restart_goes_on_where_it_was(play: Routed) -> None:
-    play.plane.canaries.order("versions", "abort")
-    kept = play.plane.canaries.to_state()
-    again = Routed(ROUTE)
-    again.plane.canaries.resume(kept)
-    assert canary(again).stage is Stage.ABORTED
-    assert "b3" not in {one(again) for _ in range(20)}
-
-
 SETTINGS = CanarySettings.model_validate(ROUTE["canary"])
 
 
@@ -282,23 +264,6 @@ def test_what_was_rolled_back_is_bounded_and_odd_files_are_no_harm() -> None:
     assert rolled_back.why(("r", "p", None)) is None
     assert rolled_back.why(("r0", "p", "m")) == "worse"
     assert len(rolled_back.to_state()) == VERSIONS_MAX
-
-
-def test_a_request_that_waits_too_long_is_told_once(play: Routed) -> None:
-    goes_on(play, 60)
-    client, backend = asks(play)
-    while backend != "b3":
-        play.answers(backend)
-        client, backend = asks(play)
-    play.client = play.connects()
-    judge = canary(play).judge
-    before = judge.canary.number
-    for _ in range(12):
-        moves_on(play)
-    judge = canary(play).judge
-    assert judge.canary.number == before + 1
-    client.closes()
-    assert judge.canary.number == before + 1
 
 
 def test_what_waits_while_the_process_does_not_run_shows_nothing(play: Routed) -> None:

@@ -357,6 +357,7 @@ def charged(play: Play) -> float:
 def test_a_background_response_is_charged_as_its_longest_until_it_is_read(play: Play) -> None:
     begins(play)
     assert charged(play) > 32_000
+    assert len(play.plane.budgets.tenants["t"].budget.running) == 1  # one of those under way
     reads(play)
     assert charged(play) == 709
     assert answered(play) == 700

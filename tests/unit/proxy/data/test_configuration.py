@@ -108,15 +108,6 @@ async def test_nothing_changes_before_it_is_settled() -> None:
     assert (backend.weight, before.connections["b0"].connect_timeout_s) == (4.0, 9.0)
 
 
-async def test_sessions_keep_their_places() -> None:
-    before = first(A, B, C, policy="session")
-    next_one = after(before, A, B, C, policy="session")
-    policies: list[Any] = [each.fleet.pools[0].policy for each in (before, next_one)]
-    for number in range(200):
-        homes = {policy.home(Ask("/", session=f"session-{number}")) for policy in policies}
-        assert len(homes) == 1
-
-
 def test_ports_stay_as_they_are_until_a_restart() -> None:
     running = loaded(A, **{"listen.port": 1000, "admin.host": "::1"})
     new = loaded(B, **{"listen.port": 2000, "limits.body_bytes": 5000})

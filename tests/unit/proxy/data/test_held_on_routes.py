@@ -71,15 +71,6 @@ def test_without_a_fall_back_that_can_serve_its_own_pool_is_told_of() -> None:
     assert b"HTTP/1.1 502" in client.written
 
 
-def test_one_without_a_place_elsewhere_holds_up_no_other_of_its_route() -> None:
-    """Its model is one that the fall-back does not serve."""
-    play = held(ANY_NAME)
-    play.backends[2].models = {"gpt-small": b"{}"}
-    play.connects().sends(chat('"model":"gpt-made-up"'))
-    asks(play)
-    served(play)
-
-
 def test_the_time_for_which_it_was_held_counts_neither_at_the_fall_back() -> None:
     play = held()
     play.backends[2].max_requests = 1
@@ -103,13 +94,16 @@ def test_while_all_that_failed_it_serve_others_it_goes_to_the_fall_back_once_tha
     assert b"[DONE]" in client.written
 
 
-def test_many_names_that_nobody_serves_hold_up_none_that_the_fall_back_serves() -> None:
+@pytest.mark.parametrize(("names", "head"), [(1, b""), (70, b"x-penstock-priority: batch\r\n")])
+def test_names_that_nobody_serves_hold_up_none_that_the_fall_back_serves(
+    names: int, head: bytes
+) -> None:
     """A wake looks at 64. The next one goes on with the rest, in a lower class, too."""
     play = held(ANY_NAME)
     play.backends[2].models = {"gpt-small": b"{}"}
-    for number in range(70):
+    for number in range(names):
         play.connects().sends(chat(f'"model":"gpt-made-up-{number}"'))
-    asks(play, head=b"x-penstock-priority: batch\r\n")
+    asks(play, head=head)
     served(play)
 
 

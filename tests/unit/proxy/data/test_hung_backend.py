@@ -33,6 +33,8 @@ def test_they_move_to_another(play: Play, stream: bool, reason: str) -> None:
     asked(play, stream)
     hangs(play, reason=reason)
     assert play.happened() == ["b1 dropped", "b1 failed: hung", *ELSEWHERE[1:]]
+    backend = play.backends[0]  # nothing more is said against it
+    assert (backend.failures_in_row, backend.penalty.read(play.loop.now_s)) == (0, 0.0)
     told = (STREAM, token("a"), DONE, END) if stream else (text("a"),)
     play["b2"].sends(*told)
     assert play.happened()[-1] == "counted 200 b2"
@@ -46,14 +48,6 @@ def test_those_that_were_promised_a_stream_move_too(play: Play) -> None:
     assert play.happened()[-1] == "b2 got POST"
     play.answers("b2")
     assert play.happened()[0] == "client got a [DONE]"
-
-
-def test_it_says_nothing_more_against_the_backend(play: Play) -> None:
-    asked(play)
-    backend = play.backends[0]
-    hangs(play)
-    assert backend.failures_in_row == 0
-    assert not backend.penalty.read(play.loop.now_s)
 
 
 @pytest.mark.parametrize("reason", ["draining", "unreachable", "failing", "asleep", ""])

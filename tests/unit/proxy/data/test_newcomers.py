@@ -86,14 +86,6 @@ def some(rng: Random, name: str = "b3", share: float = 0.3) -> Fails:
     return lambda backend, tenant: backend == name and rng.random() < share
 
 
-def test_at_the_start_nobody_is_new() -> None:
-    play = Pool()
-    play.goes_on(200, some(play.rng))
-    assert not play.plane.newcomers
-    assert not play.taken_out
-    assert play.told() == {}
-
-
 def test_one_that_fails_more_than_its_peers_is_taken_out() -> None:
     play = judged()
     play.goes_on(200, some(play.rng))
@@ -156,26 +148,6 @@ def test_what_others_failed_before_is_not_its_own_request() -> None:
     play = judged()
     play.goes_on(30, lambda backend, tenant: backend == "b2")  # b3 is next, and answers
     assert play.told() == {"stage": "judged", "requests": 0, "why": ""}
-
-
-def test_a_hostile_client_takes_nobody_out_beside_its_victims() -> None:
-    """All that it sends fails at the new backend, and it sends four times as much as all others."""
-    play = judged()
-    play.goes_on(200, lambda backend, tenant: backend == "b3" and tenant == ATTACKER, attacks=4)
-    assert not play.taken_out
-    told = play.told()
-    assert int(str(told["requests"])) > 200
-
-
-def test_the_victims_of_a_worse_one_are_heard_beside_a_flatterer() -> None:
-    play = judged()
-    rng = play.rng
-    play.goes_on(
-        300,
-        lambda backend, tenant: backend == "b3" and tenant != ATTACKER and rng.random() < 0.3,
-        attacks=3,
-    )
-    assert play.out == ["b3"]
 
 
 def test_requests_of_the_engine_before_say_nothing_of_the_new_one() -> None:

@@ -1,6 +1,5 @@
 """What is told of a request at its end: when what happened, who was tried, what it cost."""
 
-import errno
 from typing import Any
 
 import pytest
@@ -181,14 +180,6 @@ def test_a_failure_counts_at_the_backend_that_failed_with_its_reason(play: Play)
     failed, served = lately(play, "b1"), lately(play, "b2")
     assert (failed.failures, failed.failure, failed.failed_s) == (1, "reset", play.loop.now_s)
     assert (served.failures, served.failure, served.first_tokens) == (0, "", 1)
-
-
-def test_a_lack_of_our_own_is_no_failure_of_a_backend(play: Play) -> None:
-    play.down = {"b1": errno.EADDRNOTAVAIL}
-    play.client.sends(chat())
-    play.answers("b2")
-    assert lately(play, "b1").failures == 0
-    assert play.metrics.of("p").backend("b1").attempts == {"ports": 1}
 
 
 def test_a_client_that_leaves_or_asks_for_what_is_wrong_is_no_failure(play: Play) -> None:

@@ -199,14 +199,10 @@ def test_a_stream_that_breaks(play: Play) -> None:
     )
 
 
-def test_requests_at_fault_do_not_count(play: Play) -> None:
+def test_requests_at_fault_and_what_needs_no_engine_do_not_count(play: Play) -> None:
     play.client.sends(chat())
     play["b1"].sends(plain("400 No"))
     play.client.sends(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n")
-    assert counts(play) == ""
-
-
-def test_what_needs_no_engine_does_not_count(play: Play) -> None:
     play.client.sends(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
     play.client.sends(post("/tokenize", b'{"prompt":"x"}'))
     play["b1"].sends(plain("200 OK"))

@@ -6,7 +6,6 @@ from hmac import compare_digest
 import pytest
 
 from penstock.balancing.reader import GENERATION, Reader
-from penstock.balancing.response_owners import ResponseOwners
 from penstock.balancing.session_key import SessionKeys
 from penstock.balancing.tokens import TokenEstimator
 from penstock.conf.tenants import TENANT_KEYS_MAX, TenantSettings
@@ -156,17 +155,3 @@ def test_equal_sessions_of_two_tenants_are_two() -> None:
     assert session("") == "s"
     assert session("one") not in (session("two"), session(""), None)
     assert session("one") == session("one", b"")
-
-
-def test_a_stored_response_is_its_tenants() -> None:
-    owners = ResponseOwners()
-    owners.put("resp_1", "b0", 0.0, "one")
-    assert owners.find("resp_1", 1.0) == "b0"
-    assert owners.is_foreign("resp_1", "two", 1.0)
-    assert owners.is_foreign("resp_1", "", 1.0)
-    assert not owners.is_foreign("resp_1", "one", 1.0)
-    assert not owners.is_foreign("resp_2", "two", 1.0)
-    # Nobody takes it over by having one made of the same name.
-    owners.put("resp_1", "b1", 2.0, "two")
-    assert owners.find("resp_1", 3.0) == "b0"
-    assert owners.is_foreign("resp_1", "two", 3.0)

@@ -163,15 +163,6 @@ async def test_a_session_keeps_its_home(it: Running) -> None:
     assert (lease.backend.name, lease.reason) == (home, Reason.AFFINITY)
 
 
-async def test_round_robin_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with running(tmp_path, "round_robin", a=1.0, b=1.0, c=1.0) as it:
-        seen = []
-        for _ in range(9):
-            seen.append(it.idle())
-            await it.reload("round_robin", {"a": 1.0, "b": 1.0, "c": 1.0})
-        assert [set(seen[i : i + 3]) for i in range(0, 9, 3)] == [set("abc")] * 3
-
-
 async def test_new_weights_count_at_once(tmp_path: Path) -> None:
     """One that was light must not wait out the long turn that it had."""
     async with running(tmp_path, "round_robin", a=1.0, b=0.001) as it:

@@ -258,10 +258,6 @@ class Servers:
         self.held = self.held[-count:] + self.held[:-count]
         await self.answer(count)
 
-    async def answer_all(self) -> None:
-        while self.held:
-            await self.answer(len(self.held))
-
 
 def slow(count: int, first: int = 0) -> list[str]:
     return [f"slow{i}" for i in range(first, first + count)]

@@ -206,16 +206,6 @@ async def test_it_is_drawn_anew_for_another_size() -> None:
         assert "IN FLIGHT" in screen.text
 
 
-async def test_a_lost_stream_is_told_and_its_return_too() -> None:
-    async with shown() as screen:
-        screen.app.main.became(Link("lost", AT_S, "Connection refused."))
-        assert screen.lines[0].startswith("! No news since ")
-        assert screen.marked == "gpu-6"
-        screen.app.main.became(Link("live", AT_S + 9.0))
-        screen.app.main.heard(snapshot(40))
-        assert screen.lines[0].startswith("! chat, since ")
-
-
 async def test_a_snapshot_of_another_version_ends_nothing() -> None:
     async with shown() as screen:
         screen.app.main.heard({"backends": 5})
