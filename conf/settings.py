@@ -119,8 +119,8 @@ class TimeoutSettings(Section):
         default=120.0,
         description="Time until the first token of a stream, or the first byte of another answer,"
         " from when it is sent to a backend. It must cover the engine's queue and prefill: the wait"
-        " in penstock is bounded by `max_wait_s` of its class. An answer that is not streamed gets 0.1 s more for"
-        " each token that it may have.",
+        " in penstock is bounded by `max_wait_s` of its class. An answer that is not streamed gets"
+        " 0.1 s more for each token that it may have.",
     )
     first_byte_s_per_1k_tokens: OptionalWaitS = Field(
         default=1.0, description="Time added to `first_byte_s` for each 1,000 prompt tokens."
