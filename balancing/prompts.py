@@ -7,8 +7,8 @@ from penstock.balancing.batches import BATCHES, Batch, batch_of
 from penstock.balancing.field_values import NO_FIELD
 from penstock.balancing.fields import Fields
 from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
+from penstock.balancing.members import Places, span_of
 from penstock.balancing.outline import Steps, copied, count_in, finished, past_blanks, strings_in
-from penstock.balancing.places import Places, span_of
 
 # Their prompt is one conversation, whatever other fields there are.
 OF_MESSAGES: Final = frozenset(

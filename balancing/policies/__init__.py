@@ -5,11 +5,11 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.policies.policy import Policy
 from penstock.balancing.policies.session import Session
 from penstock.balancing.policies.simple import (
     LeastRequests,
+    LeastTokens,
     PeakEwmaLatency,
     PowerOfTwo,
     RandomChoice,

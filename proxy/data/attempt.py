@@ -35,7 +35,7 @@ from penstock.proxy.errors.backend import (
     NotHere,
     StreamBroken,
 )
-from penstock.proxy.telemetry.histogram import Histogram
+from penstock.proxy.telemetry.pool_metrics import Histogram
 from penstock.proxy.wire.connection import BackendConnection
 from penstock.proxy.wire.edit import spliced_bytes
 from penstock.proxy.wire.forwarded_head import forwarded_request_head

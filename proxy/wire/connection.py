@@ -19,7 +19,7 @@ from penstock.proxy.errors.backend import (
 )
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
-from penstock.proxy.wire.edit import Splices
+from penstock.proxy.wire.edit import Pieces, Splices, pieces_of
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
 from penstock.proxy.wire.long_reads import (
@@ -30,7 +30,6 @@ from penstock.proxy.wire.long_reads import (
     has_many_lines,
     slice_end,
 )
-from penstock.proxy.wire.pieces import Pieces, pieces_of
 from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.sockets import tune
 
