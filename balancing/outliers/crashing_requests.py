@@ -19,6 +19,7 @@ from typing import Final
 import xxhash
 
 from penstock.balancing.backend import AdminState, Backend
+from penstock.balancing.fair_table import put_last
 from penstock.balancing.lease import Lease
 
 # All requests of a dying engine fail at once. A failure later than this after the first one of the
@@ -177,10 +178,8 @@ class Poison:
         self._forget_old(now_s)
         size_bytes, key = mark
         remembered = self.by_tenant.setdefault(tenant, {})
-        remembered.pop(key, None)  # keep the order of time
-        remembered[key] = self._lengths[size_bytes] = now_s + MEMORY_S
-        if len(remembered) > REMEMBERED_MAX:
-            del remembered[next(iter(remembered))]
+        self._lengths[size_bytes] = now_s + MEMORY_S
+        put_last(remembered, key, now_s + MEMORY_S, REMEMBERED_MAX)
 
     def may_hold(self, size_bytes: int, now_s: float) -> bool:
         """Whether a request with a body of this length is remembered. Others need no mark."""
