@@ -146,7 +146,7 @@ def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:
     """
     if plane.proxies is not None:
         client.asks_from(plane.proxies.client_of(client.source, head.headers))
-    if plane.tenants and not _open_to_all(plane, head):
+    if plane.tenants.asks and not _open_to_all(plane, head):
         if plane.tenants.authority:
             _identify_connection(plane.tenants, head, client)
         else:

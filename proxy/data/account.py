@@ -20,6 +20,7 @@ from time import time, time_ns
 from typing import Final
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.budget import Charge
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.slo.sample import Outcome, Sample, begins_within_s, outcome_of
@@ -196,7 +197,7 @@ def _end_early(
     record.status = error.status if error is not None else LEFT
     record.error = error.code if error is not None else None
     tenant = head.tenant if head is not None else ""
-    owner = tenant or ("" if plane.tenants else _party(peer))
+    owner = tenant or ("" if plane.tenants.asks else _party(peer))
     kept = Kept(record, answer.request_id, owner, tenant, None, stream=False)
     _trace_refused(plane, head, answer, kept)
     plane.recent.add(kept)
@@ -234,16 +235,16 @@ def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
     used.add(Used(requests, prompt, cached, completion))
 
 
-def settle(plane: DataPlane, request: Request, lease: Lease | None) -> None:
+def settle(plane: DataPlane, request: Request, charge: Charge, lease: Lease | None) -> None:
     """Settle what its tenant was charged by what it took, also after an exception.
 
     What goes on in the background is settled when that is over.
     """
-    if request.charge is not None and not request.billed:
+    if not request.billed:
         requests, prompt, completion = taken(request.ask, request.record, lease)
         if request.ask.first_pool and lease is not None and request.record.status < 500:
             requests = 1  # nobody can tell what it took
-        request.charge.settle(requests, prompt + completion, plane.now())
+        charge.settle(requests, prompt + completion, plane.now())
 
 
 def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:
@@ -397,7 +398,7 @@ def _trace_refused(plane: DataPlane, head: RequestHead | None, answer: Answer, k
     if tracer is None:
         record.trace_id = trace_id_of(head.headers)
         return
-    known = bool(head.tenant) or not plane.tenants
+    known = bool(head.tenant) or not plane.tenants.asks
     trace = tracer.begin(head.headers, kept.owner, record.ended_s, known=known)
     record.trace_id = trace.trace_id.decode("ascii")
     _offer_trace(plane, trace, kept, head, answer, None, 1)

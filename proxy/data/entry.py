@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
-from penstock.balancing.admission.parked import STAYS_S
+from penstock.balancing.admission.dispatch import STAYS_S
 from penstock.balancing.admission.queued_request import (
     Elsewhere,
     Outcome,
@@ -105,7 +105,9 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        return self._adapter is not None or (self._queued is not None and self._queued.waits)
+        return self._adapter is not None or (
+            self._queued is not None and self._queued.wait is not None
+        )
 
     def promised(self) -> None:
         """Its client has got its 200: it is not refused any more because its class waits no longer.
@@ -248,8 +250,7 @@ class Entry:
             self._request.record.waited(WaitReason.ADAPTER, now_s)
             self._plane.adapters.leave(self._adapter)
             self._adapter = None
-        elif self.waits:
-            assert self._queued is not None
+        elif self._queued is not None and self._queued.wait is not None:
             self._waited(now_s)
             self._plane.admission.leave(self._queued, now_s)
         self._queued = None

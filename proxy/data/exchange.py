@@ -346,7 +346,8 @@ class Exchange(AttemptOwner):
         finally:
             if error is not None:  # its frames hold the body and this exchange: a cycle, too
                 error.__traceback__ = error.__context__ = error.__cause__ = None
-            settle(self._plane, request, lease)
+            if request.charge is not None:
+                settle(self._plane, request, request.charge, lease)
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
             self._plane.scheduler.free(self._holder, request.body)

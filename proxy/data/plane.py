@@ -196,7 +196,7 @@ class DataPlane:
         self.slos.follow(settings)
         self.metrics.costs.follow(configuration.costs_per_hour, self._tokens_of, self.now())
         self._share_memory()
-        self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
+        self.clients.use(settings.limits.connections, keyed=configuration.tenants.asks)
         self.refusals.probe_interval_s = settings.health.interval_s
 
     def queued(self) -> list[tuple[str, int, int]]:

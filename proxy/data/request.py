@@ -28,7 +28,7 @@ from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import ASKED, server_timing
 from penstock.proxy.tracing.trace import Trace
-from penstock.proxy.wire.edit import Edits, Splices, splices
+from penstock.proxy.wire.edit import Edits
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import RequestHead, ResponseHead
 
@@ -105,11 +105,6 @@ class Request:
     def is_form(self) -> bool:
         """Whether its body is a multipart form."""
         return self.ask.path in FORMS
-
-    @property
-    def splices(self) -> Splices:
-        """What its backend gets in place of parts of the body."""
-        return splices(self.body, self.edits, self.ask.places)
 
     def rank(self, priority: bytes) -> None:
         """Give it the priority of its class for engines, also in place of its own in the body."""
