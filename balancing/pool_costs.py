@@ -2,12 +2,6 @@
 
 The policy of a pool compares places there. Between pools two things more count: how long the
 request would wait for room, and those who would come to the pool while a long prompt is computed.
-
-How long each backend did nothing while requests of its pool waited: paid for and not used.
-
-Requests wait in the proxy, or in an engine of the pool. A backend does nothing if it has no request
-and its engine tells of none, or if its GPUs hardly compute. One that may get no requests does not
-count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -133,7 +127,14 @@ ADDS_S_MAX: Final = 2.0
 
 
 class GpuFloor:
-    """Adds to `gpu_floor_s` of backends."""
+    """Adds to `gpu_floor_s` of backends.
+
+    How long each backend did nothing while requests of its pool waited: paid for and not used.
+
+    Requests wait in the proxy, or in an engine of the pool. A backend does nothing if it has no
+    request and its engine tells of none, or if its GPUs hardly compute. One that may get no
+    requests does not count.
+    """
 
     def __init__(self) -> None:
         self._looked_s: float | None = None

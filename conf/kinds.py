@@ -3,10 +3,6 @@
 Nothing is converted: a number is a number, text is text, and `"8080"` in quotes is text. Shapes are
 regular expressions, so that the JSON Schema has them, too. `SHAPES` says each of them in words. The
 limits are wide. They catch mistakes of unit and sign, not bad choices.
-
-The paths that are served anyway: the key `paths` adds others.
-
-Under another name such a path would be forwarded unread, past the limits of tenants.
 """
 
 import re
@@ -30,6 +26,8 @@ from pydantic_core import InitErrorDetails
 
 from penstock.conf.units import plain, unit_of
 
+# The paths that are served anyway: the key `paths` adds others. Under another name such a path
+# would be forwarded unread, past the limits of tenants.
 _SERVED: Final = frozenset(
     {"/", "/health", "/invocations", "/inference/v1/generate", "/tokenize", "/detokenize"}
     | {"/pooling", "/score", "/classify", "/rerank", "/generative_scoring"}

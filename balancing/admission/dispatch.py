@@ -3,14 +3,6 @@ room.
 
 A dispatch tries few requests: each try chooses a backend, and the event loop passes no stream on
 meanwhile.
-
-Requests whose pool has no usable backend. They wait for one, or move to another pool.
-
-While no backend of a pool can serve, its requests are parked. That time does not count for a
-request's class, whose clock goes on once a backend can serve. It does count for a client that said
-how long it waits. A sweep looks at some of what waits at a time: a parked request goes to another
-pool that can serve it, or to a fall-back of its route, unless it would be refused there. So does
-one whose own backends cannot serve it any more, and one that a better pool serves again.
 """
 
 from collections.abc import Callable, Collection
@@ -139,7 +131,15 @@ AGAIN_S: Final = 1.0
 
 
 def sweep(pool: PoolQueue, fleet: Fleet, now_s: float) -> list[QueuedRequest]:
-    """The next waiting requests that another pool can serve, or that their own pool cannot."""
+    """The next waiting requests that another pool can serve, or that their own pool cannot.
+
+    While no backend of a pool can serve, its requests are parked. That time does not count for a
+    request's class, whose clock goes on once a backend can serve. It does count for a client that
+    said how long it waits. A sweep looks at some of what waits at a time: a parked request goes to
+    another pool that can serve it, or to a fall-back of its route, unless it would be refused
+    there. So does one whose own backends cannot serve it any more, and one that a better pool
+    serves again.
+    """
     own = frozenset(pool.members)
     better = [each for each in _before(pool, fleet) if each.can_serve]
     if pool.parks:

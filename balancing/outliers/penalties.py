@@ -7,13 +7,6 @@ loads would send it every request. A penalty is no part of the load: an idle bac
 
 A failure that only one client met costs a penalty for that client alone. A second client's failure
 shows that the backend is at fault.
-
-Counts events by client in constant memory, to answer: is it more than one client?
-
-The clients with the most events are counted by name. A client that is not among the names takes
-one event from each of them, and a name without events left is dropped (Misra and Gries, 1982). So a
-flood of one client never looks like many clients, however many events there are. Of many clients
-that are alike, up to a ninth of the events count as those of the most frequent one.
 """
 
 from enum import Enum
@@ -181,7 +174,15 @@ NAMED_MAX: Final = 64
 class ClientCounter:
     """`count`: all events. `most`: the most frequent client, empty before the first event.
     `others`: events that `most` did not cause. Once another client is the most frequent, its
-    earlier events still count as those of others."""
+    earlier events still count as those of others.
+
+    Counts events by client in constant memory, to answer: is it more than one client?
+
+    The clients with the most events are counted by name. A client that is not among the names takes
+    one event from each of them, and a name without events left is dropped (Misra and Gries, 1982).
+    So a flood of one client never looks like many clients, however many events there are. Of many
+    clients that are alike, up to a ninth of the events count as those of the most frequent one.
+    """
 
     def __init__(self) -> None:
         self._named: dict[str, int] = {}

@@ -1,6 +1,4 @@
-"""All routes: the first that matches counts, and why the others did not.
-
-Why a route does not match, in words.
+"""All routes: the first that matches counts, and why the others did not, in words.
 
 Values of headers, users and sessions are never told: they may be secret, or name a person.
 """

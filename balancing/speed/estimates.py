@@ -1,18 +1,8 @@
 """How fast a backend prefills and decodes, learnt from its answers.
 
 Each has two costs that are fitted to the last two hundred or so samples of each client
-(`FairFit`), and the pace of the last few answers (`recent_pace`), which tells at once when the
+(`FairFit`), and the pace of the last few answers (`RecentPace`), which tells at once when the
 speed changes. Answers far slower than usual teach nothing.
-
-How long a backend's last few answers took, relative to the prior: a first guess of its speed.
-
-The fitted speeds need dozens of samples, and meanwhile a backend that restarted slow makes its
-clients wait. The faster ones of the last few answers tell enough. A request may be slow for reasons
-of its own (a grammar to compile, an image to fetch). But if even the fast ones take several times
-what they take elsewhere, the backend is slow.
-
-No client decides alone. Its answers displace those of other clients only up to a limit, and it has
-no more answers in a median than all others together.
 """
 
 from math import exp
@@ -43,7 +33,16 @@ OWN_MAX: Final = 4
 
 
 class RecentPace:
-    """The last few answers: seconds, divided by those of an engine as fast as the prior."""
+    """The last few answers: seconds, divided by those of an engine as fast as the prior.
+
+    The fitted speeds need dozens of samples, and meanwhile a backend that restarted slow makes its
+    clients wait. The faster ones of the last few answers tell enough. A request may be slow for
+    reasons of its own (a grammar to compile, an image to fetch). But if even the fast ones take
+    several times what they take elsewhere, the backend is slow.
+
+    No client decides alone. Its answers displace those of other clients only up to a limit, and it
+    has no more answers in a median than all others together.
+    """
 
     def __init__(self) -> None:
         self._ratios: list[float] = []

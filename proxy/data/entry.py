@@ -1,11 +1,6 @@
 """The entry of one request to a backend: at once, after a wait, or not at all.
 
 The same for its first attempt and for all that follow a failure.
-
-Cuts from a request what the steps in force do not allow, or sends it to its fall-back.
-
-That is decided once for each pool: a later attempt at another backend has the same edits. Requests
-that generate nothing never wait, so no step is for them.
 """
 
 import logging
@@ -374,6 +369,9 @@ def degrade(plane: DataPlane, request: Request, name: str, rank: int, now_s: flo
     """Do what the steps of its class that are in force say. `name`: whose turns it waits for.
 
     Raises Relieved, ContextTooLongNow, and UnknownModel.
+
+    That is decided once for each pool: a later attempt at another backend has the same edits.
+    Requests that generate nothing never wait, so no step is for them.
     """
     ask, classes = request.ask, plane.classes
     if not classes.steps or not (ask.engine and ask.generates):

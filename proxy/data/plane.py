@@ -1,10 +1,6 @@
 """A plain record of what all connections and requests of the process share.
 
 Code that needs a part takes that part. The work on the parts is done elsewhere.
-
-The clock of admission: looks at what waits whenever room may have come free.
-
-Many leases end in one turn of the loop. So a wake comes once, at the end of that turn.
 """
 
 import asyncio
@@ -254,7 +250,10 @@ class DataPlane:
 
 
 class Wakes:
-    """Wakes one `Admission`."""
+    """Wakes one `Admission`, to look at what waits, whenever room may have come free.
+
+    Many leases end in one turn of the loop. So a wake comes once, at the end of that turn.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], admission: Admission

@@ -4,12 +4,6 @@ A counter of `prometheus_client` costs microseconds for each call. Its rendering
 tens of milliseconds for a large fleet and blocks the loop, in a thread too, because of
 the interpreter lock. So the data plane adds integers. A scrape turns them into families
 (`exposition`), which are rendered in slices.
-
-What the backends of each pool cost since the start, and for a thousand tokens.
-
-A backend costs as much when it is idle or out of order. So the cost grows with time alone, at what
-the configuration says at that moment. A price is the cost of the last WINDOW_S, over the tokens
-whose requests ended in that time. It is unknown while there were none.
 """
 
 from collections import deque
@@ -53,7 +47,14 @@ class _Pool:
 
 
 class Costs:
-    """The costs of all pools that have ever had one. Their number is that of the configuration."""
+    """The costs of all pools that have ever had one. Their number is that of the configuration.
+
+    What the backends of each pool cost since the start, and for a thousand tokens.
+
+    A backend costs as much when it is idle or out of order. So the cost grows with time alone, at
+    what the configuration says at that moment. A price is the cost of the last WINDOW_S, over the
+    tokens whose requests ended in that time. It is unknown while there were none.
+    """
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}

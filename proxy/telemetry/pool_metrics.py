@@ -2,8 +2,6 @@
 
 Names of models come from clients and backends, so their number has limits. Beyond them a backend's
 requests are counted as `other`. Its first model is always told.
-
-Counts by size: plain integers, and their cumulative form for the exposition.
 """
 
 from array import array
