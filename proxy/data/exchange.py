@@ -216,7 +216,7 @@ class Exchange(AttemptOwner):
         if plane.counting is None and not plane.labelling.on:
             self._next()
             return
-        inquiry = self._inquiry = Inquiry(plane, request, self, self._next)
+        inquiry = self._inquiry = Inquiry(plane, request, self.step, self._next)
         inquiry.begin()
         if inquiry.waits:
             self.watch(plane.now())
