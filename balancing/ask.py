@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from penstock.balancing.body_edits import AnswerLimits
+from penstock.balancing.members import Places
 from penstock.balancing.output_length import PRIOR_TOKENS
-from penstock.balancing.places import Places
 from penstock.balancing.prefix_cache.blocks import BLOCKS_MAX, Blocks
 from penstock.balancing.tokens import NOTHING, Measure, TokenEstimator
 from penstock.balancing.wants import Wants
@@ -49,86 +49,56 @@ _NAMES: Final = frozenset(FIELDS)
 
 
 class Ask:
-    """One request. All fields are set at the start, except `home`, which the gate sets, and what
-    the reader adds for routes.
+    """One request. The reader sets all fields, except `home` and `pool`, which are decided later.
 
     `prompt_tokens` is the estimate for all prompts together, made from `measured` or
     `counted`. `prompts` and `choices` tell how many engine requests the backend makes of
     it (prompts x choices). `max_tokens` is the client's limit, None when it gave none.
     """
 
-    __slots__ = FIELDS
+    measured: Measure = NOTHING  # NOTHING: the tokens are known, or the prompt is not text
+    counted: Measure | None = None
+    media_parts: int = 0
+    prompts: int = 1
+    choices: int = 1
+    max_tokens: int | None = None
+    # What its body says of the length of its answer. None: that was not read.
+    answer_limits: AnswerLimits | None = None
+    stream: bool = False
+    # Those that make a backend report usage unasked by the client. Empty: change nothing.
+    usage_options: bytes = b""
+    generates: bool = True
+    engine: bool = True  # an engine works on it, so its answer shows that the engine works
+    session: str | None = None  # the session whose cache it may share; never to be logged
+    tenant: str = ""  # empty when no tenants are configured
+    client: str = ""  # whom failures are counted for: the tenant, else the address
+    response_id: str | None = None  # of a stored response that it refers to, at one backend
+    first_pool: bool = False  # it goes to the first pool, whatever the model
+    blocks: tuple[int, ...] = ()  # hashes of its text, block by block, as prefix caches share it
+    block_tokens: float = 0.0  # tokens of each of the first `text_blocks` blocks
+    text_blocks: int = BLOCKS_MAX  # how many blocks come before the first inline image
+    media_block_tokens: float = 0.0  # tokens of each block after them
+    reads_cache: bool = True  # whether the engine looks the prompt up in its cache
+    uncut: bool = False  # no backend shortens the text to the model's context
+    likely: float = 1.0  # probability that an engine computes the prompt, not refuses it
+    output_tokens: float = PRIOR_TOKENS  # expected for each choice
+    service_tier: str | None = None  # as its client asks for it, in the words of the APIs
+    background: bool = False  # its engine goes on when its client has left
+    pool: str = ""  # where a route sends it; empty: to the pools that serve its model
+    places: Places = ()  # of what penstock read in its body, for edits
+    wants: Wants | None = None  # None: no route asks
+    named: str | None = None  # the model in its body, where only limits look at it
+    home: str | None = None  # the name of the backend that its session belongs to
 
     def __init__(
-        self,
-        path: str,
-        model: str | None = None,
-        prompt_tokens: int = 1,
-        measured: Measure = NOTHING,
-        counted: Measure | None = None,
-        media_parts: int = 0,
-        prompts: int = 1,
-        choices: int = 1,
-        max_tokens: int | None = None,
-        answer_limits: AnswerLimits | None = None,
-        stream: bool = False,
-        usage_options: bytes = b"",
-        generates: bool = True,
-        engine: bool = True,
-        session: str | None = None,
-        tenant: str = "",
-        client: str = "",
-        response_id: str | None = None,
-        first_pool: bool = False,
-        blocks: tuple[int, ...] = (),
-        block_tokens: float = 0.0,
-        text_blocks: int = BLOCKS_MAX,
-        media_block_tokens: float = 0.0,
-        reads_cache: bool = True,
-        uncut: bool = False,
-        likely: float = 1.0,
-        output_tokens: float = PRIOR_TOKENS,
-        home: str | None = None,
-        service_tier: str | None = None,
-        background: bool = False,
-        pool: str = "",
+        self, path: str, model: str | None = None, prompt_tokens: int = 1, **fields: Any
     ) -> None:
         self.path = path
         self.model = model
         self.prompt_tokens = prompt_tokens
-        self.measured = measured  # NOTHING: the tokens are known, or the prompt is not text
-        self.counted = counted
-        self.media_parts = media_parts
-        self.prompts = prompts
-        self.choices = choices
-        self.max_tokens = max_tokens
-        # What its body says of the length of its answer. None: that was not read.
-        self.answer_limits = answer_limits
-        self.stream = stream
-        # Those that make a backend report usage unasked by the client. Empty: change nothing.
-        self.usage_options = usage_options
-        self.generates = generates
-        self.engine = engine  # an engine works on it, so its answer shows that the engine works
-        self.session = session  # the session whose cache it may share; never to be logged
-        self.tenant = tenant  # empty when no tenants are configured
-        self.client = client  # whom failures are counted for: the tenant, else the address
-        self.response_id = response_id  # of a stored response that it refers to, at one backend
-        self.first_pool = first_pool  # it goes to the first pool, whatever the model
-        self.blocks = blocks  # hashes of its text, block by block, as prefix caches share it
-        self.block_tokens = block_tokens  # tokens of each of the first `text_blocks` blocks
-        self.text_blocks = text_blocks  # how many blocks come before the first inline image
-        self.media_block_tokens = media_block_tokens  # tokens of each block after them
-        self.reads_cache = reads_cache  # whether the engine looks the prompt up in its cache
-        self.uncut = uncut  # no backend shortens the text to the model's context
-        self.likely = likely  # probability that an engine computes the prompt, not refuses it
-        self.output_tokens = output_tokens  # expected for each choice
-        self.service_tier = service_tier  # as its client asks for it, in the words of the APIs
-        self.background = background  # its engine goes on when its client has left
-        self.pool = pool  # where a route sends it; empty: to the pools that serve its model
-        self.places: Places = ()  # of what penstock read in its body, for edits
-        self.wants: Wants | None = None  # None: no route asks
-        self.named: str | None = None  # the model in its body, where only limits look at it
-        self.home = home  # the name of the backend that its session belongs to
+        for name in fields:
+            assert name in _NAMES, name
+            setattr(self, name, fields[name])
 
     @property
     def limited(self) -> bool:
@@ -144,8 +114,7 @@ class Ask:
 
     def changed(self, **fields: Any) -> "Ask":
         """A copy with these fields changed."""
-        unknown = fields.keys() - _NAMES
-        assert not unknown, unknown
+        assert fields.keys() <= _NAMES, fields.keys()
         other = Ask(self.path)
         for name in FIELDS:
             setattr(other, name, fields[name] if name in fields else getattr(self, name))

@@ -11,10 +11,9 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.client_counter import ClientCounter
 from penstock.balancing.engine_report import EngineReport, GpuReport
 from penstock.balancing.load import KeptAnswers, Load, RemoteLoad
-from penstock.balancing.outliers.penalties import Penalty, Refusals, Rest
+from penstock.balancing.outliers.penalties import ClientCounter, Penalty, Refusals, Rest
 from penstock.balancing.prefill_queue import Occupancy, PrefillQueue
 from penstock.balancing.prefix_cache.cache import PrefixCache
 from penstock.balancing.speed.estimates import (

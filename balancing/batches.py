@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.balancing.field_values import NO_FIELD
-from penstock.balancing.members import members
+from penstock.balancing.members import PlacesFound, members, names_of
 from penstock.balancing.outline import Steps, count_in, items_in
-from penstock.balancing.places import PlacesFound, names_of
 
 CHAT_BATCH: Final = "/v1/chat/completions/batch"
 EMBED: Final = "/v2/embed"

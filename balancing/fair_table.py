@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from itertools import islice
 from typing import Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
@@ -119,6 +120,14 @@ class FairTable(Generic[V]):
             equals = self._sizes.setdefault(now, OrderedDict())
             equals[owner] = None
             self._largest = max(self._largest, now)
+
+
+def put_last(table: dict[K, V], key: K, value: V, most: int) -> None:
+    """Put an entry in a table as its youngest. Beyond so many entries the oldest is forgotten."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > most:
+        del table[next(iter(table))]
 
 
 class KeyTable(Generic[V]):

@@ -12,9 +12,8 @@ from penstock.balancing import native
 from penstock.balancing.field_values import UNREADABLE
 from penstock.balancing.fields import CLIPPED_BYTES, READ_WHOLE, Fields
 from penstock.balancing.forms import MalformedAsk
-from penstock.balancing.members import NoObject, members
+from penstock.balancing.members import NoObject, Places, PlacesFound, members, names_of
 from penstock.balancing.outline import LARGE_BYTES, SLICE_BYTES, Steps, copied
-from penstock.balancing.places import Places, PlacesFound, names_of
 
 NO_OBJECT: Final = "The request body must be one valid JSON object."
 # The most that is read at once, in tokens of JSON, or one MiB of text: about a millisecond. A body

@@ -18,8 +18,8 @@ class Counts(NamedTuple):
     engine_requests: int
 
 
-class Load:
-    """Tokens and requests at one backend, as integers with a sequence number.
+class Counters:
+    """Tokens and requests at one backend, as integers.
 
     `queued_prefill_tokens` (P): prompt tokens of requests without a first token yet, less
     those that the backend's prefix cache probably holds. `queued_work`: the same tokens as
@@ -27,7 +27,6 @@ class Load:
     `active_decode_tokens` (K): prompt and generated tokens of requests past their first token.
     `streams` (N): requests past their first token. `requests`: all requests in flight.
     `engine_requests`: what the engine makes of them (prompts x choices each).
-    `retries`: requests that failed at another engine and have no first token yet.
     """
 
     def __init__(self) -> None:
@@ -37,6 +36,14 @@ class Load:
         self.streams = 0
         self.requests = 0
         self.engine_requests = 0
+
+
+class Load(Counters):
+    """What our own leases take. `retries`: requests that failed at another engine and have no first
+    token yet. `sequence` changes with every counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.retries = 0
         self.sequence = 0
 
@@ -54,15 +61,7 @@ class Load:
     @property
     def idle(self) -> bool:
         """Whether all counters are zero. Every backend must come back to this."""
-        return not (
-            self.queued_prefill_tokens
-            or self.queued_work
-            or self.active_decode_tokens
-            or self.streams
-            or self.requests
-            or self.engine_requests
-            or self.retries
-        )
+        return not (any(self.counts) or self.retries)
 
 
 # For all held answers of one backend, which may begin a great many and finish none.
@@ -119,7 +118,7 @@ SOURCES_MAX: Final = 64
 COUNT_MAX: Final = 2**40
 
 
-class RemoteLoad:
+class RemoteLoad(Counters):
     """The load that other replicas of this proxy put on one backend, as they report it.
 
     There is one entry for each source. It holds the source's own load only, so nothing is counted
@@ -133,12 +132,7 @@ class RemoteLoad:
     """
 
     def __init__(self) -> None:
-        self.queued_prefill_tokens = 0
-        self.queued_work = 0
-        self.active_decode_tokens = 0
-        self.streams = 0
-        self.requests = 0
-        self.engine_requests = 0
+        super().__init__()
         self.until_s = inf
         self._entries: dict[str, tuple[float, Counts]] = {}  # by source; when it was counted
 

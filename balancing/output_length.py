@@ -10,7 +10,7 @@ means, so that no tenant decides for all by sending many answers or long ones.
 
 from typing import Final
 
-from penstock.balancing.fair_table import FairTable
+from penstock.balancing.fair_table import FairTable, put_last
 
 # Before anything is known. Four published traces have means of 137 to 343 tokens.
 PRIOR_TOKENS: Final = 256.0
@@ -66,12 +66,9 @@ class _Usual:
 
     def hear(self, tenant: str, tokens: float) -> None:
         """Note the present mean of a tenant's answers."""
-        heard = self._heard
-        heard.pop(tenant, None)
-        heard[tenant] = tokens
-        if len(heard) > HEARD_MAX:
-            del heard[next(iter(heard))]
-        voices = sorted(list(heard.values()) + [PRIOR_TOKENS] * (HEARD_MIN - len(heard)))
+        put_last(self._heard, tenant, tokens, HEARD_MAX)
+        heard = list(self._heard.values())
+        voices = sorted(heard + [PRIOR_TOKENS] * (HEARD_MIN - len(heard)))
         self.tokens = voices[(len(voices) - 1) // 2]
 
 

@@ -40,17 +40,6 @@ class QueuedPrompts:
     lease at each read.
     """
 
-    __slots__ = (
-        "ahead_work",
-        "aside_s",
-        "ask",
-        "cached_tokens",
-        "overtaken",
-        "prefilled_by_s",
-        "queued_tokens",
-        "queued_work",
-    )
-
     def __init__(self, ask: Ask, cached_tokens: int) -> None:
         """`cached_tokens`: prompt tokens that the backend's cache should hold."""
         self.ask = ask

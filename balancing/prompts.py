@@ -1,14 +1,14 @@
 """Finds the prompts in a body: their parts as JSON, and their text without inline data."""
 
-from typing import Any, Final
+from typing import Final
 
 from penstock.balancing.apis import COMPLETIONS, api_of
 from penstock.balancing.batches import BATCHES, Batch, batch_of
 from penstock.balancing.field_values import NO_FIELD
 from penstock.balancing.fields import Fields
 from penstock.balancing.media import MEDIA_PARTS_MAX, has_media, without_media
+from penstock.balancing.members import Places, span_of
 from penstock.balancing.outline import Steps, copied, count_in, finished, past_blanks, strings_in
-from penstock.balancing.places import Places, span_of
 
 # Their prompt is one conversation, whatever other fields there are.
 OF_MESSAGES: Final = frozenset(
@@ -48,7 +48,7 @@ def text_prompt(path: str, fields: Fields, body: bytes, *, may_name: bool) -> Pr
     """
     parts = _parts_of(path, fields)
     texts = parts or _all_of(path, fields, body)
-    if may_name and any(has_media(bytes(text)) for text in texts):
+    if may_name and [text for text in texts if has_media(bytes(text))]:
         return None
     batch = _ONE if path in OF_MESSAGES else finished(_prompts_of(path, fields))
     return Prompt(batch, parts, texts, 0)
@@ -82,12 +82,12 @@ def _parts_of(path: str, fields: Fields) -> list[bytes | memoryview]:
 
     Fields that the API does not read are left out, or the estimator would learn wrong costs.
     """
-    parts = [getattr(fields, name) for name in api_of(path).parts]
-    return [_part(part) for part in parts if part is not NO_FIELD]
-
-
-def _part(value: Any) -> bytes | memoryview:
-    return value if isinstance(value, memoryview) else bytes(value)
+    parts: list[bytes | memoryview] = []
+    for name in api_of(path).parts:
+        part = getattr(fields, name)
+        if part is not NO_FIELD:
+            parts.append(part if isinstance(part, memoryview) else bytes(part))
+    return parts
 
 
 def _batch(path: str, fields: Fields, body: bytes) -> Steps[Batch]:

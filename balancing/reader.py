@@ -19,12 +19,11 @@ from penstock.balancing.field_scan import FieldScan
 from penstock.balancing.field_values import NAME_BYTES_MAX, NO_FIELD, boolean, integer, string
 from penstock.balancing.fields import Fields, read_sampling
 from penstock.balancing.forms import MalformedAsk, boundary_of, model_at, model_span
-from penstock.balancing.labels.question import conversation_of
+from penstock.balancing.labels import conversation_of
 from penstock.balancing.media import media_blocks, tokens_of_bytes
-from penstock.balancing.members import NoObject, members
+from penstock.balancing.members import NoObject, Places, PlacesFound, members, names_of
 from penstock.balancing.outline import LARGE_BYTES, Steps, finished
 from penstock.balancing.output_length import PRIOR_TOKENS, OutputLength
-from penstock.balancing.places import Places, PlacesFound, names_of
 from penstock.balancing.prefix_cache.blocks import large_text_blocks, text_blocks
 from penstock.balancing.prompts import (
     OF_MESSAGES,
@@ -204,29 +203,24 @@ class Reader:
         expected, outputs = PRIOR_TOKENS, self._outputs
         if outputs is not None:
             expected = outputs.expect(client, model, path, max_tokens)
-        ask = Ask(
-            path=path,
-            model=model,
-            prompt_tokens=tokens,
-            measured=measured,
-            media_parts=media_parts,
-            prompts=batch.prompts,
-            choices=_choices_of(api, fields),
-            max_tokens=max_tokens,
-            answer_limits=answer_limits(api, fields) if self._caps else None,
-            stream=work.streams and boolean("stream", fields.stream),
-            generates=work.generates,
-            engine=work.engine,
-            session=self._session(headers, fields, tenant),
-            tenant=tenant,
-            client=client,
-            response_id=response_id,
-            reads_cache=_reads_cache(path, api, fields),
-            uncut=_refuses_long(path, api) and not (media_parts or cuts or embedded),
-            output_tokens=expected if work.generates else 0.0,
-            service_tier=string("service_tier", fields.service_tier),
-            background=path == RESPONSES and boolean("background", fields.background),
-        )
+        ask = Ask(path, model, tokens)
+        ask.measured, ask.media_parts = measured, media_parts
+        ask.prompts, ask.choices = batch.prompts, _choices_of(api, fields)
+        ask.max_tokens = max_tokens
+        if self._caps:
+            ask.answer_limits = answer_limits(api, fields)
+        ask.stream = work.streams and boolean("stream", fields.stream)
+        ask.session = self._session(headers, fields, tenant)
+        ask.tenant, ask.client = tenant, client
+        ask.response_id = response_id
+        ask.reads_cache = _reads_cache(path, api, fields)
+        # Whether a prompt longer than the model's context is refused, unless it may be cut.
+        refuses_long = bool(api.lengths) and path not in BATCHES
+        ask.uncut = refuses_long and not (media_parts or cuts or embedded)
+        ask.generates, ask.engine = work.generates, work.engine
+        ask.output_tokens = expected if work.generates else 0.0
+        ask.service_tier = string("service_tier", fields.service_tier)
+        ask.background = path == RESPONSES and boolean("background", fields.background)
         if ask.stream and api.choices:
             ask.usage_options = usage_options(fields.stream_options)
         ask.places = places
@@ -316,11 +310,6 @@ def _choices_of(api: Api, fields: Fields) -> int:
     if choices > PROMPTS_MAX:
         raise MalformedAsk(f"`n` may be at most {PROMPTS_MAX:,}.")
     return max(1, choices)
-
-
-def _refuses_long(path: str, api: Api) -> bool:
-    """Whether a prompt longer than the model's context is refused, unless it may be cut."""
-    return bool(api.lengths) and path not in BATCHES
 
 
 def _reads_cache(path: str, api: Api, fields: Fields) -> bool:

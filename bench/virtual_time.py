@@ -20,7 +20,7 @@ Event = Callable[[float], None]
 class Clock:
     """Events by their time, those of one moment in the order in which they were asked for.
 
-    It wakes admissions, as `proxy/data/wakes.py` does in the proxy.
+    It wakes admissions, as `proxy/data/plane.py` does in the proxy.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from penstock.proxy.commands.boards import FOLDER
+from penstock.proxy.commands.alerts import FOLDER
 
 Board = dict[str, Any]
 Panel = dict[str, Any]

@@ -28,13 +28,12 @@ from penstock.conf.slo import SLOS_MAX, SloSettings
 from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.telemetry.exposition import Exposition
 from penstock.proxy.telemetry.families import PenstockCollector
-from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.telemetry.metrics import Metrics
-from penstock.proxy.telemetry.pool_metrics import POOL_MODELS_MAX
+from penstock.proxy.telemetry.pool_metrics import POOL_MODELS_MAX, Histogram
 from penstock.proxy.telemetry.recent import SAMPLED_EVERY, SLOW_WINDOW_S, TRIES_MAX, Kept, Recent
 from penstock.proxy.telemetry.record import Record
-from penstock.proxy.tracing.context import STATE_BYTES_MAX
 from penstock.proxy.tracing.span import SPANS_MAX, Finished, Waiting
+from penstock.proxy.tracing.trace import STATE_BYTES_MAX
 
 MB: Final = 1e6
 BACKENDS: Final = 1_000

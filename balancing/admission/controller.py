@@ -11,9 +11,15 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from penstock.balancing.admission.dispatch import Dispatch, Told, must_yield
+from penstock.balancing.admission.dispatch import (
+    STAYS_S,
+    Dispatch,
+    Told,
+    must_yield,
+    parked_on,
+    sweep,
+)
 from penstock.balancing.admission.dry_run import Fate, Forecast, dry_copy, forecast, forecast_parked
-from penstock.balancing.admission.parked import STAYS_S, parked_on, sweep
 from penstock.balancing.admission.pool_queue import PoolQueue
 from penstock.balancing.admission.queue import is_servable
 from penstock.balancing.admission.queued_request import (
@@ -150,13 +156,16 @@ class Admission:
             raise
         return lease
 
-    def _pool(self, pool: Pool) -> PoolQueue:
+    def _pool(self, pool: Pool, *, dry: bool = False) -> PoolQueue:
+        """What waits for a pool. `dry`: what is not there yet is made, and not kept."""
         found = self.pools.get(pool.name)
         if found is None:
-            found = PoolQueue(pool.name, self.rules.shares, self._rng, self._on_change)
-            self.pools[pool.name] = found
+            rng, on_change = (Random(0), _nothing) if dry else (self._rng, self._on_change)
+            found = PoolQueue(pool.name, self.rules.shares, rng, on_change, dry=dry)
             found.queue.weigh(self.rules.weights)
             found.follow(pool)
+            if not dry:
+                self.pools[pool.name] = found
         return found
 
     def _parks(self, request: QueuedRequest) -> PoolQueue | None:
@@ -167,7 +176,7 @@ class Admission:
             return None
         if request.elsewhere():
             return None
-        found = self._pool(pool) if not request.dry else self._seen(pool)
+        found = self._pool(pool, dry=request.dry)
         for backend in found.members:
             if backend.can_serve and backend not in request.tried:
                 return None
@@ -316,7 +325,7 @@ class Admission:
             return forecast_parked(pool, request, self.rules.park_s, now_s)
         if not self.enabled or not look.pool.admission:
             return Forecast(Fate.AT_ONCE, look.chosen)
-        pool = self._seen(look.pool)
+        pool = self._pool(look.pool, dry=True)
         pool.comes(request, look.ask, now_s)
         return forecast(pool, request, look, now_s)
 
@@ -324,7 +333,7 @@ class Admission:
         """Whether `enter` would send a dry request to the chosen backend at once."""
         if not look.pool.admission:
             return True
-        pool = self._seen(look.pool)
+        pool = self._pool(look.pool, dry=True)
         if pool.queue.waiting:
             return False
         pool.comes(request, look.ask, now_s)
@@ -354,15 +363,6 @@ class Admission:
             yields = must_yield(pool, request.rank, pool.opened(now_s), now_s)
             reason = WaitReason.CLASS if yields else WaitReason.TURN
         return look.chosen, reason
-
-    def _seen(self, pool: Pool) -> PoolQueue:
-        """As `_pool` for a dry run: what is not there yet is made, and not kept."""
-        found = self.pools.get(pool.name)
-        if found is None:
-            found = PoolQueue(pool.name, self.rules.shares, Random(0), _nothing, dry=True)
-            found.queue.weigh(self.rules.weights)
-            found.follow(pool)
-        return found
 
 
 def _nothing() -> None:

@@ -106,7 +106,7 @@ class QueuedRequest:
         # Whether its route has another place for it while its pool serves nobody.
         self.elsewhere: Callable[[], bool] = _nowhere
         self.tenant: TenantQueue | None = None  # where it waits, or is counted
-        self.wait: Wait | None = None
+        self.wait: Wait | None = None  # None: it does not wait
         self.reason: WaitReason | None = None  # what was missing when it was looked at last
         self.predicted_s = 0.0  # until its first token, when it began to wait. 0.0: it did not
         self.raw_s = 0.0  # the same before it was corrected by what is learnt

@@ -12,6 +12,7 @@ Failures that no request can cause, such as a refused connection, are not noted 
 from math import exp
 from typing import Final, NamedTuple
 
+from penstock.balancing.fair_table import put_last
 from penstock.balancing.fleet import Pool
 from penstock.balancing.lease import Lease
 from penstock.balancing.outliers.penalties import Cause
@@ -76,9 +77,7 @@ class Blame:
         before = failed.get(name)
         often = 1.0 + (before.often_at(now_s) if before is not None else 0.0)
         failed[name] = Failed(now_s, client, often)
-        self._failed[key] = failed  # in the order of time
-        if len(self._failed) > KEYS_MAX:
-            del self._failed[next(iter(self._failed))]
+        put_last(self._failed, key, failed, KEYS_MAX)
         return [seen.client for seen in failed.values() if seen.often_at(now_s) >= AS_OFTEN * often]
 
 

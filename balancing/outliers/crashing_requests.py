@@ -19,6 +19,7 @@ from typing import Final
 import xxhash
 
 from penstock.balancing.backend import AdminState, Backend
+from penstock.balancing.fair_table import put_last
 from penstock.balancing.lease import Lease
 
 # All requests of a dying engine fail at once. A failure later than this after the first one of the
@@ -162,25 +163,23 @@ class Suspect:
 
 
 class Poison:
-    """Hashes of requests that crashed engines, by tenant, oldest first."""
+    """Hashes of requests that crashed engines, oldest first, and until when they are kept."""
 
     def __init__(self) -> None:
-        self._until_s: dict[str, dict[bytes, float]] = {}
+        self.by_tenant: dict[str, dict[bytes, float]] = {}
         # Lengths of these bodies, and until when they matter: other lengths are not hashed.
         self._lengths: dict[int, float] = {}
 
     def __len__(self) -> int:
-        return sum(len(remembered) for remembered in self._until_s.values())
+        return sum([len(remembered) for remembered in self.by_tenant.values()])
 
     def add(self, tenant: str, mark: Mark, now_s: float) -> None:
         """Remember a request. Beyond the limit the tenant's oldest one is forgotten."""
         self._forget_old(now_s)
         size_bytes, key = mark
-        remembered = self._until_s.setdefault(tenant, {})
-        remembered.pop(key, None)  # keep the order of time
-        remembered[key] = self._lengths[size_bytes] = now_s + MEMORY_S
-        if len(remembered) > REMEMBERED_MAX:
-            del remembered[next(iter(remembered))]
+        remembered = self.by_tenant.setdefault(tenant, {})
+        self._lengths[size_bytes] = now_s + MEMORY_S
+        put_last(remembered, key, now_s + MEMORY_S, REMEMBERED_MAX)
 
     def may_hold(self, size_bytes: int, now_s: float) -> bool:
         """Whether a request with a body of this length is remembered. Others need no mark."""
@@ -188,19 +187,19 @@ class Poison:
 
     def holds(self, tenant: str, mark: Mark, now_s: float) -> bool:
         """Whether the request is remembered."""
-        return self._until_s.get(tenant, {}).get(mark[1], 0.0) > now_s
+        return self.by_tenant.get(tenant, {}).get(mark[1], 0.0) > now_s
 
     def served(self, mark: Mark) -> None:
         """The same bytes were answered, for any tenant: no engine dies of them."""
-        for remembered in self._until_s.values():
+        for remembered in self.by_tenant.values():
             remembered.pop(mark[1], None)
 
     def _forget_old(self, now_s: float) -> None:
-        for tenant, remembered in list(self._until_s.items()):
+        for tenant, remembered in list(self.by_tenant.items()):
             left = {key: until_s for key, until_s in remembered.items() if until_s > now_s}
-            self._until_s[tenant] = left
+            self.by_tenant[tenant] = left
             if not left:
-                del self._until_s[tenant]
+                del self.by_tenant[tenant]
         self._lengths = {n: until_s for n, until_s in self._lengths.items() if until_s > now_s}
 
 
@@ -227,6 +226,4 @@ class Marking:
 
 def mark_of(path: bytes, body: bytes) -> Mark:
     """The mark of a request, by the path that its client named."""
-    marking = Marking(path)
-    marking.add(body)
-    return marking.mark
+    return len(body), xxhash.xxh3_128_digest(body, xxhash.xxh3_64_intdigest(path))

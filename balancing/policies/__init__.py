@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.policies.policy import Policy
 from penstock.balancing.policies.session import Session, Weighted
 from penstock.balancing.policies.simple import (
     LeastRequests,
+    LeastTokens,
     PeakEwmaLatency,
     PowerOfTwo,
     RandomChoice,

@@ -16,8 +16,8 @@ from typing import ClassVar, Final, Protocol
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.policies.policy import Explanation, Part, Policy, SimplePolicy
+from penstock.balancing.policies.simple import LeastTokens
 
 # How far above its fair share of the tokens a backend may be before its sessions move on.
 # A spilled turn is prefilled anew. Of the hits of unbounded stickiness, 0.25 (usual where requests

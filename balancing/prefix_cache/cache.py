@@ -214,18 +214,6 @@ class CacheClaim:
     `cached_tokens`: how much of the prompt the cache should hold.
     """
 
-    __slots__ = (
-        "_ask",
-        "_cache",
-        "_filled",
-        "_found",
-        "_held",
-        "_index_held",
-        "_turn",
-        "_waits",
-        "cached_tokens",
-    )
-
     def __init__(self, cache: PrefixCache, ask: "Ask") -> None:
         self._cache = cache
         self._ask = ask

@@ -18,19 +18,6 @@ class RouteRequest:
     key to be held by.
     """
 
-    __slots__ = (
-        "_header",
-        "_headers",
-        "ask",
-        "draw",
-        "effort",
-        "label",
-        "needs",
-        "now_s",
-        "service_class",
-        "user",
-    )
-
     def __init__(
         self,
         ask: Ask,

@@ -6,7 +6,7 @@ too little time uses up nobody's error budget, unless its whole pool answers nob
 
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.speed.estimates import prior_decode_s, prior_prefill_s, work_of
@@ -50,33 +50,21 @@ def outcome_of(status: int, code: str | None, reason: str | None, *, whole: bool
     return Outcome.SERVED if status < 400 else Outcome.FAULT
 
 
-class Sample:
-    """One request that has ended. Times are in seconds, None if there is none."""
+class Sample(NamedTuple):
+    """One request that has ended. Times are in seconds, None if there is none.
 
-    __slots__ = ("e2e_s", "elapsed_s", "itl_s", "outcome", "streams", "ttft_s", "vain_s")
+    `elapsed_s`: from the whole request to its end, however it ended. `streams`: it wanted a stream,
+    or got one. `e2e_s`: to the end of a whole answer. `vain_s`: the time in which it should have
+    begun, if in all of its time nobody's answer began in its pool.
+    """
 
-    def __init__(
-        self,
-        outcome: Outcome,
-        elapsed_s: float,
-        *,
-        streams: bool = False,
-        ttft_s: float | None = None,
-        itl_s: float | None = None,
-        e2e_s: float | None = None,
-        vain_s: float | None = None,
-    ) -> None:
-        """`elapsed_s`: from the whole request to its end, however it ended. `streams`: it wanted a
-        stream, or got one. `e2e_s`: to the end of a whole answer. `vain_s`: the time in which it
-        should have begun, if in all of its time nobody's answer began in its pool.
-        """
-        self.outcome = outcome
-        self.elapsed_s = elapsed_s
-        self.streams = streams
-        self.ttft_s = ttft_s
-        self.itl_s = itl_s
-        self.e2e_s = e2e_s
-        self.vain_s = vain_s
+    outcome: Outcome
+    elapsed_s: float
+    streams: bool = False
+    ttft_s: float | None = None
+    itl_s: float | None = None
+    e2e_s: float | None = None
+    vain_s: float | None = None
 
     def in_vain(self, patience_s: float) -> bool:
         """Whether its client has waited for nothing, longer than this and than `vain_s`."""

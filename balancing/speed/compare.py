@@ -20,8 +20,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from penstock.balancing.backend import Backend
-from penstock.balancing.speed.estimates import FADE
-from penstock.balancing.speed.recent_pace import KEPT, QUICKEST, RecentPace
+from penstock.balancing.speed.estimates import FADE, KEPT, QUICKEST, RecentPace
 
 # Two equal engines that answer in milliseconds measured up to 40 % apart on a busy machine. GPUs of
 # two generations differ by a factor of two or more.

@@ -14,7 +14,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.engine_report import STALE_S, EngineReport
 from penstock.balancing.lease import Lease
 from penstock.balancing.speed.compare import ALIKE, Pace
-from penstock.balancing.speed.recent_pace import RecentPace
+from penstock.balancing.speed.estimates import RecentPace
 from penstock.balancing.verdict.cause import Missed
 
 

@@ -11,7 +11,7 @@ from functools import cache, partial
 from statistics import median
 from typing import Any, Final, TypeVar
 
-from penstock.balancing.canary.newcomer import Outcome as Became
+from penstock.balancing.canary.judge import Outcome as Became
 from penstock.balancing.canary.steps import Stage
 from penstock.bench.arguments import count, listed, option, options_of_jobs, positive
 from penstock.bench.canary.records import LOADS, Seen, record

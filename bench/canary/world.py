@@ -12,9 +12,9 @@ from math import pi, sin
 from random import Random
 from typing import Final
 
+from penstock.balancing.canary.judge import Newcomer
+from penstock.balancing.canary.judge import Outcome as Became
 from penstock.balancing.canary.metrics import Ended, Ending
-from penstock.balancing.canary.newcomer import Newcomer
-from penstock.balancing.canary.newcomer import Outcome as Became
 from penstock.balancing.canary.steps import Canary, Event, Stage
 from penstock.bench.canary.records import LOADS, Seen
 from penstock.conf.canary import CanarySettings

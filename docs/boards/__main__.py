@@ -13,7 +13,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from docs.boards.engines import engines
 from docs.boards.overview import overview
 from docs.boards.tenants import tenants
-from penstock.proxy.commands.boards import FOLDER
+from penstock.proxy.commands.alerts import FOLDER
 
 _BOARDS: Final = {"overview": overview, "engines": engines, "tenants": tenants}
 

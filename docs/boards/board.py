@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from docs.boards.parts import SOURCE
-from penstock.proxy.commands.boards import RUNBOOK
+from penstock.proxy.commands.alerts import RUNBOOK
 
 Panels = Iterator[dashboard.Row | Builder[Panel]]
 TAG: Final = "penstock"

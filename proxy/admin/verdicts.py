@@ -19,7 +19,7 @@ from penstock.balancing.fleet import Pool, UnknownModel
 from penstock.balancing.slo.objective import State as SloState
 from penstock.balancing.slo.slo import because
 from penstock.balancing.speed.compare import ALIKE, Pace, has_answered, slower
-from penstock.balancing.speed.recent_pace import RecentPace
+from penstock.balancing.speed.estimates import RecentPace
 from penstock.balancing.verdict.cause import CALM, Finding, Kind, Missed
 from penstock.balancing.verdict.facts import (
     FULL,

@@ -25,7 +25,7 @@ from penstock.conf.settings import Settings
 from penstock.conf.show import render, schema
 from penstock.conf.units import plain
 from penstock.proxy.commands import admin_client
-from penstock.proxy.commands.boards import add_boards
+from penstock.proxy.commands.alerts import add_boards
 from penstock.proxy.commands.changes import add_canary, add_reload, add_restart, set_admin_state
 from penstock.proxy.commands.explain import explain
 from penstock.proxy.commands.imports.command import add_imports

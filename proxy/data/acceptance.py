@@ -40,7 +40,7 @@ BODY_BYTES_PER_S_MIN: Final = 4_096
 def accept(plane: DataPlane, head: RequestHead, client: Client) -> Endpoint | None:
     """The endpoint of the request. None: penstock answers it itself. Raises a PenstockError."""
     paths = plane.paths
-    astray = not paths.descend(head)
+    astray = bool(paths.prefix) and not paths.descend(head)
     path = head.path
     _identify(plane, head, client)
     if astray:
@@ -108,14 +108,6 @@ def take_head(plane: DataPlane, head: RequestHead, client: Client) -> PenstockEr
     return None
 
 
-def release(plane: DataPlane, client: Client, kept_bytes: int = 0) -> None:
-    """Give back what was counted for a client's body and its long head, but for `kept_bytes`."""
-    plane.bodies.receiving.pop(client, None)
-    kept_bytes = min(kept_bytes, client.body_bytes)
-    plane.bodies.release(client.body_bytes - kept_bytes, client)
-    client.body_bytes = kept_bytes
-
-
 def decode(
     plane: DataPlane, request: Request, holder: str, then: Callable[[bytes | Exception], None]
 ) -> Decoding:
@@ -154,7 +146,7 @@ def _identify(plane: DataPlane, head: RequestHead, client: Client) -> None:
     """
     if plane.proxies is not None:
         client.asks_from(plane.proxies.client_of(client.source, head.headers))
-    if plane.tenants and not _open_to_all(plane, head):
+    if plane.tenants.asks and not _open_to_all(plane, head):
         if plane.tenants.authority:
             _identify_connection(plane.tenants, head, client)
         else:

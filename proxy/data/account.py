@@ -2,17 +2,28 @@
 
 Only figures need that, so it is done for many requests at once, at most COUNT_S later. A request
 that is counted alone finds neither this code nor the counters in the processor's caches.
+
+It also tells the service levels what became of a request. Times begin when the whole request is
+here: how slowly a client sends is its own affair. For the same reason the end of an answer does not
+count where its client took it more slowly than it came. Only what an engine works on counts: the
+rest is fast, and would hide what is slow.
+
+And it begins traces, and gives them to the exporter. Without tracing it only reads the trace's id,
+for the access log.
 """
 
 import asyncio
 import logging
 from datetime import UTC, datetime
-from time import time
+from math import inf
+from time import time, time_ns
 from typing import Final
 
 from penstock.balancing.ask import Ask
+from penstock.balancing.budget import Charge
+from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.lease import Lease, Reason
-from penstock.proxy.data import traces
+from penstock.balancing.slo.sample import Outcome, Sample, begins_within_s, outcome_of
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.budgets import LEFT, taken
 from penstock.proxy.data.calibration import believable
@@ -22,13 +33,15 @@ from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.relay import Relay
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.served_levels import note_ended, note_refused
+from penstock.proxy.data.service_classes import ASKED
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_log import METHODS, add_request, path_told
 from penstock.proxy.telemetry.pool_metrics import PoolMetrics
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.usage import Used
+from penstock.proxy.tracing.span import Finished
+from penstock.proxy.tracing.trace import Trace, trace_id_of, without_context
 from penstock.proxy.wire.client_address import party_of
 from penstock.proxy.wire.heads import RequestHead
 
@@ -77,9 +90,23 @@ def ended(
 ) -> None:
     """Note how a request ended that has an exchange. `lease`, `relay`: those of its last attempt.
 
-    It is counted and logged within COUNT_S.
+    Nothing changes its record from now on. It is counted and logged within COUNT_S.
     """
-    _close(request.record, request, lease, relay, error, plane.now())
+    record, answer, now_s = request.record, request.answer, plane.now()
+    record.status = answer.status or LEFT
+    record.error = error.code if error is not None else None
+    record.whole = answer.finished
+    record.ended_s = now_s
+    record.flows(now_s)
+    if lease is not None:
+        record.tries[-1].first_token_s = lease.first_token_s or 0.0
+    if relay is not None:
+        record.streamed = isinstance(relay, EventRelay)
+        if relay.over:  # its client may leave before the framing has ended
+            record.tries[-1].status = relay.meant_status
+        record.made_tokens, counts = relay.made_tokens, relay.counts
+        if counts is not None and record.usage is None:
+            record.usage = believable(counts, request.ask, lease, answer.body_bytes)
     uncounted = plane.uncounted
     if not uncounted:
         plane.loop.call_later(COUNT_S, count_all, plane)
@@ -140,7 +167,8 @@ def _count(
         add_request(line, record, model, stream=request.ask.stream)
         log.write(line)
     kept = kept_of(request, model)
-    traces.ended(plane, request, kept)
+    ask, head = request.ask, request.head
+    _offer_trace(plane, request.trace, kept, head, request.answer, ask.max_tokens, ask.choices)
     plane.recent.add(kept)
 
 
@@ -169,9 +197,9 @@ def _end_early(
     record.status = error.status if error is not None else LEFT
     record.error = error.code if error is not None else None
     tenant = head.tenant if head is not None else ""
-    owner = tenant or ("" if plane.tenants else _party(peer))
+    owner = tenant or ("" if plane.tenants.asks else _party(peer))
     kept = Kept(record, answer.request_id, owner, tenant, None, stream=False)
-    traces.refused(plane, head, answer, kept)
+    _trace_refused(plane, head, answer, kept)
     plane.recent.add(kept)
     if plane.access_log is not None:
         count_all(plane)  # lines come in the order in which requests ended
@@ -207,42 +235,16 @@ def _use(used: Used, ask: Ask, record: Record, lease: Lease) -> None:
     used.add(Used(requests, prompt, cached, completion))
 
 
-def settle(plane: DataPlane, request: Request, lease: Lease | None) -> None:
+def settle(plane: DataPlane, request: Request, charge: Charge, lease: Lease | None) -> None:
     """Settle what its tenant was charged by what it took, also after an exception.
 
     What goes on in the background is settled when that is over.
     """
-    if request.charge is not None and not request.billed:
+    if not request.billed:
         requests, prompt, completion = taken(request.ask, request.record, lease)
         if request.ask.first_pool and lease is not None and request.record.status < 500:
             requests = 1  # nobody can tell what it took
-        request.charge.settle(requests, prompt + completion, plane.now())
-
-
-def _close(
-    record: Record,
-    request: Request,
-    lease: Lease | None,
-    relay: Relay | None,
-    error: PenstockError | None,
-    now_s: float,
-) -> None:
-    """Note the outcome. Nothing changes the record from now on."""
-    answer = request.answer
-    record.status = answer.status or LEFT
-    record.error = error.code if error is not None else None
-    record.whole = answer.finished
-    record.ended_s = now_s
-    record.flows(now_s)
-    if lease is not None:
-        record.tries[-1].first_token_s = lease.first_token_s or 0.0
-    if relay is not None:
-        record.streamed = isinstance(relay, EventRelay)
-        if relay.over:  # its client may leave before the framing has ended
-            record.tries[-1].status = relay.meant_status
-        record.made_tokens, counts = relay.made_tokens, relay.counts
-        if counts is not None and record.usage is None:
-            record.usage = believable(counts, request.ask, lease, answer.body_bytes)
+        charge.settle(requests, prompt + completion, plane.now())
 
 
 def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:
@@ -257,7 +259,8 @@ def _placed(plane: DataPlane, lease: Lease, request: Request) -> None:
         for each in record.degraded.split(", "):
             plane.metrics.degraded.add(each.partition("=")[0])
     if times is not None:
-        times.backend.chosen(lease.reason)
+        routed = times.backend.routed
+        routed[lease.reason] = routed.get(lease.reason, 0) + 1
     if lease.reason is Reason.AFFINITY:
         plane.metrics.affinity.add("hit")
     elif lease.reason is Reason.SPILL:
@@ -294,3 +297,136 @@ def _line(
         "status": status,
         "bytes": answer.body_bytes,
     }
+
+
+def note_ended(
+    plane: DataPlane, request: Request, lease: Lease | None, error: PenstockError | None
+) -> None:
+    """A request has ended that has an exchange. `lease`: that of its last attempt."""
+    record, ask = request.record, request.ask
+    if not request.endpoint.work.engine:
+        return
+    reason = getattr(error, "reason", None)
+    outcome = outcome_of(record.status, record.error, reason, whole=record.whole)
+    first_s, elapsed_s = record.first_token_s, record.ended_s - record.received_s
+    streamed = record.streamed and first_s > 0.0
+    itl_s = e2e_s = None
+    if not record.held_up:
+        if streamed:
+            tokens = taken(ask, record, lease)[2] / max(1, ask.prompts * ask.choices)
+            itl_s = (record.ended_s - first_s) / (tokens - 1.0) if tokens >= 2.0 else None
+        e2e_s = elapsed_s if outcome is Outcome.SERVED else None
+    pool = _pool_of(plane, request)
+    vain_s = None
+    if not first_s and outcome is Outcome.LEFT:
+        due_s, slos, came_s = begins_within_s(ask), plane.slos, record.received_s
+        answered_s = _answered_s(plane, pool)
+        late = elapsed_s > max(due_s, slos.patience_s) and answered_s <= came_s
+        if late and slos.abandoned.counts(pool, ask.client, came_s, record.ended_s, answered_s):
+            vain_s = due_s
+    sample = Sample(
+        outcome,
+        elapsed_s if not record.held_up else 0.0,
+        streams=record.streamed or ask.stream,
+        ttft_s=first_s - record.received_s if streamed else None,
+        itl_s=itl_s,
+        e2e_s=e2e_s,
+        vain_s=vain_s,
+    )
+    plane.slos.add(sample, pool, _class_of(plane, request.head, ask.service_tier))
+
+
+def note_refused(plane: DataPlane, head: RequestHead | None, error: PenstockError) -> None:
+    """A request was refused before its body was whole. It counts if that was for load.
+
+    Where there are tenants, strangers are told so first: they use up no error budget. Its pool
+    stands in its body, so it is known only if there is one.
+    """
+    if head is None:
+        return
+    endpoint = plane.paths.find(head.method, head.path)
+    if endpoint is None or not endpoint.work.engine:
+        return
+    outcome = outcome_of(error.status, error.code, getattr(error, "reason", None), whole=True)
+    if outcome in (Outcome.SHED, Outcome.FAILED):
+        pools = plane.fleet.pools
+        pool = pools[0].name if len(pools) == 1 else ""
+        plane.slos.add(Sample(outcome, 0.0), pool, _class_of(plane, head, None))
+
+
+def _answered_s(plane: DataPlane, name: str) -> float:
+    """When anybody's answer began last in a pool. inf if there is no such pool."""
+    for pool in plane.fleet.pools:
+        if pool.name == name:
+            return max([each.answered_s for each in pool.backends], default=-inf)
+    return inf
+
+
+def _pool_of(plane: DataPlane, request: Request) -> str:
+    """The pool that served it, or would have."""
+    if request.record.pool:
+        return request.record.pool
+    try:
+        return plane.fleet.resolve(request.ask)[0].name
+    except UnknownModel:
+        return ""
+
+
+def _class_of(plane: DataPlane, head: RequestHead, tier: str | None) -> str:
+    classes = plane.classes
+    return classes.names[classes.rank_of(head.tenant, head.get(ASKED), tier)]
+
+
+def begin_trace(plane: DataPlane, request: Request, party: str) -> None:
+    """Begin the request's trace, or go on with its client's. `party`: who the client is."""
+    head, record, tracer = request.head, request.record, plane.tracer
+    if tracer is None:
+        record.trace_id = trace_id_of(head.headers)
+        return
+    client = head.tenant or party
+    trace = request.trace = tracer.begin(head.headers, client, record.received_s)
+    record.trace_id = trace.trace_id.decode("ascii")
+    if trace.given:  # the backend gets ours
+        head.headers = without_context(head.headers)
+
+
+def _trace_refused(plane: DataPlane, head: RequestHead | None, answer: Answer, kept: Kept) -> None:
+    """A request is over that has no exchange. `head`: None if it could not be read."""
+    tracer, record = plane.tracer, kept.record
+    if head is None:
+        return
+    if tracer is None:
+        record.trace_id = trace_id_of(head.headers)
+        return
+    known = bool(head.tenant) or not plane.tenants.asks
+    trace = tracer.begin(head.headers, kept.owner, record.ended_s, known=known)
+    record.trace_id = trace.trace_id.decode("ascii")
+    _offer_trace(plane, trace, kept, head, answer, None, 1)
+
+
+def _offer_trace(
+    plane: DataPlane,
+    trace: Trace | None,
+    kept: Kept,
+    head: RequestHead,
+    answer: Answer,
+    max_tokens: int | None,
+    choices: int,
+) -> None:
+    """Give a sampled trace to the exporter. Call it before the request is kept as a recent one."""
+    if plane.tracer is None or trace is None or not trace.sampled:
+        return
+    finished = Finished(
+        kept,
+        trace.trace_id,
+        trace.span_id,
+        trace.parent_id,
+        trace.state,
+        METHODS.get(answer.method, "_OTHER"),
+        path_told(head.path, listed=plane.paths.lists(head.path)) or "",
+        "http" if plane.listen.tls is None else "https",
+        time_ns() - int(1e9 * (plane.now() - kept.record.ended_s)),
+        max_tokens or 0,
+        choices,
+    )
+    plane.tracer.offer(finished)

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.balancing.adapters import AdapterLoads, Place, Step
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.fair_table import put_last
 from penstock.health.probes import Outcome
 from penstock.proxy.telemetry.metrics import Metrics
 
@@ -133,10 +134,7 @@ class Adapters:
 
     def _begin(self, ask: Ask, backend: Backend) -> None:
         place = self._loads.begin(ask, backend)
-        self._loaded_s.pop(ask.client, None)
-        self._loaded_s[ask.client] = self._now()
-        if len(self._loaded_s) > CLIENTS_MAX:
-            del self._loaded_s[next(iter(self._loaded_s))]
+        put_last(self._loaded_s, ask.client, self._now(), CLIENTS_MAX)
         task = self._loop.create_task(self._run(place, backend, self.paths[place]))
         self._tasks.add(task)  # the loop itself does not keep tasks alive
         task.add_done_callback(self._tasks.discard)

@@ -35,9 +35,9 @@ from penstock.proxy.errors.backend import (
     NotHere,
     StreamBroken,
 )
-from penstock.proxy.telemetry.histogram import Histogram
+from penstock.proxy.telemetry.pool_metrics import Histogram
 from penstock.proxy.wire.connection import BackendConnection
-from penstock.proxy.wire.edit import spliced_bytes
+from penstock.proxy.wire.edit import spliced_bytes, splices
 from penstock.proxy.wire.forwarded_head import forwarded_request_head
 from penstock.proxy.wire.heads import ResponseHead
 from penstock.proxy.wire.pool import ConnectionPool, NoDescriptors
@@ -182,7 +182,8 @@ class Attempt:
         self._connection = connection
         forwards_key, authorization = self._credentials
         connection.credentials = request.head.credentials
-        body, replaced = request.body, request.splices
+        body = request.body
+        replaced = splices(body, request.edits, request.ask.places)
         head = forwarded_request_head(
             request.head,
             authority=self._connections.authority,

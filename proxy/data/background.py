@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
-from penstock.balancing.budgets.budget import Charge
+from penstock.balancing.budget import Charge
 from penstock.balancing.fair_table import FairTable
 from penstock.balancing.lease import Lease
 from penstock.proxy.data.budgets import longest

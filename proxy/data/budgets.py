@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.budgets.budget import Bucket, Budget, Charge, Limits, OverBudget
+from penstock.balancing.budget import Bucket, Budget, Charge, Limits, OverBudget
 from penstock.balancing.lease import Lease
 from penstock.conf.settings import Settings
 from penstock.conf.tenants import TenantLimitSettings

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from penstock.balancing.canary.steps import MOVES, Canary, Event, Stage
+from penstock.balancing.fair_table import put_last
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.building import split_of
 from penstock.balancing.routes.decision import Rule
@@ -41,10 +42,7 @@ class RolledBack:
 
     def note(self, version: Version, why: str) -> None:
         """A version was rolled back."""
-        self.forget(version)
-        self._why[version] = why
-        if len(self._why) > VERSIONS_MAX:
-            del self._why[next(iter(self._why))]
+        put_last(self._why, version, why, VERSIONS_MAX)
 
     def forget(self, version: Version) -> None:
         """An operator has let it go on."""

@@ -9,7 +9,6 @@ import asyncio
 from enum import Enum
 from typing import Final, cast
 
-from penstock.proxy.data.acceptance import release
 from penstock.proxy.data.account import left
 from penstock.proxy.data.answer import Answer
 from penstock.proxy.data.bodies import HELD_S
@@ -201,7 +200,10 @@ class EndingConnection(Landed):
         if self._body is not None:
             self._plane.scheduler.free(self.holder, self._body)
             self._body = None
-        release(self._plane, self, kept_bytes)
+        bodies, kept_bytes = self._plane.bodies, min(kept_bytes, self.body_bytes)
+        bodies.receiving.pop(self, None)
+        bodies.release(self.body_bytes - kept_bytes, self)
+        self.body_bytes = kept_bytes
 
     def _land(self, body: Body) -> None:
         """Have the rest of the body read straight into its buffer."""

@@ -106,8 +106,6 @@ class Paths:
     def descend(self, head: RequestHead) -> bool:
         """Take the prefix off the path of a request. False if it has another one."""
         prefix, path = self.prefix, head.path
-        if not prefix:
-            return True
         if path != prefix and not path.startswith(prefix + b"/"):
             return False
         head.path = path[len(prefix) :] or b"/"

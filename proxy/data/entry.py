@@ -9,7 +9,7 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.adapters import NotLoaded
-from penstock.balancing.admission.parked import STAYS_S
+from penstock.balancing.admission.dispatch import STAYS_S
 from penstock.balancing.admission.queued_request import (
     Elsewhere,
     Outcome,
@@ -17,18 +17,21 @@ from penstock.balancing.admission.queued_request import (
     TooLate,
     WaitReason,
 )
+from penstock.balancing.ask import Ask
 from penstock.balancing.computed_prompts import OverContext
-from penstock.balancing.fleet import UnknownModel
+from penstock.balancing.fleet import Pool, UnknownModel
 from penstock.balancing.gate import Full, NoBackend, OwnerAway, UnknownResponse
 from penstock.balancing.lease import Lease
 from penstock.balancing.routes.decision import Target
 from penstock.proxy.data.adapters import WAIT_S, Waiter
-from penstock.proxy.data.degrading import Relieved, degrade
+from penstock.proxy.data.budgets import ESTIMATE_OFF
 from penstock.proxy.data.failover import NO_BACKENDS, Failover
 from penstock.proxy.data.own_headers import budget_headers
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
+from penstock.proxy.data.route_changes import cap
 from penstock.proxy.data.routing import (
+    costs_less_elsewhere,
     fallbacks_ahead,
     falls_back,
     loads,
@@ -41,6 +44,10 @@ from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.errors.own import ContextTooLongNow
 
 logger = logging.getLogger(__name__)
+
+
+class Relieved(Exception):
+    """A step sends the request to the fall-back that its route has for overload."""
 
 
 # Why a request comes to no backend, and which fall-backs of its route are for that.
@@ -93,7 +100,9 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        return self._adapter is not None or (self._queued is not None and self._queued.waits)
+        return self._adapter is not None or (
+            self._queued is not None and self._queued.wait is not None
+        )
 
     def promised(self) -> None:
         """Its client has got its 200: it is not refused any more because its class waits no longer.
@@ -236,8 +245,7 @@ class Entry:
             self._request.record.waited(WaitReason.ADAPTER, now_s)
             self._plane.adapters.leave(self._adapter)
             self._adapter = None
-        elif self.waits:
-            assert self._queued is not None
+        elif self._queued is not None and self._queued.wait is not None:
             self._waited(now_s)
             self._plane.admission.leave(self._queued, now_s)
         self._queued = None
@@ -355,3 +363,45 @@ class Entry:
         request_id = self._request.answer.request_id.decode()
         logger.error("admission failed request_id=%s", request_id, exc_info=error)
         return PenstockError()
+
+
+def degrade(plane: DataPlane, request: Request, name: str, rank: int, now_s: float) -> None:
+    """Do what the steps of its class that are in force say. `name`: whose turns it waits for.
+
+    Raises Relieved, ContextTooLongNow, and UnknownModel.
+
+    That is decided once for each pool: a later attempt at another backend has the same edits.
+    Requests that generate nothing never wait, so no step is for them.
+    """
+    ask, classes = request.ask, plane.classes
+    if not classes.steps or not (ask.engine and ask.generates):
+        return
+    if not classes.may_degrade(request.head.tenant):
+        return
+    pool = plane.admission.pools.get(_pool_of(plane.fleet.resolve(ask), ask).name)
+    most, longest, fall_back = plane.degradation.limits(
+        pool, name, rank, classes.max_wait_s[rank], now_s
+    )
+    if fall_back and costs_less_elsewhere(plane, request, rank):
+        _tell(request, "fall_back")
+        raise Relieved
+    if longest is not None and ask.prompt_tokens > longest * (1.0 if ask.counted else ESTIMATE_OFF):
+        raise plane.refusals.too_long_now(longest)
+    if most is not None and cap(request, most):
+        _tell(request, f"max_tokens={most}")
+
+
+def _tell(request: Request, what: str) -> None:
+    """Tell its client and its record. With any answer: a stream may get its 200 while it waits."""
+    record = request.record
+    record.degraded = f"{record.degraded}, {what}" if record.degraded else what
+    request.answer.tell([(b"x-penstock-degraded", what.encode())])
+
+
+def _pool_of(pools: list[Pool], ask: Ask) -> Pool:
+    """The one that it goes to: the first with a backend for it."""
+    for pool in pools:
+        for backend in pool.backends:
+            if backend.fit and backend.serves(ask.model):
+                return pool
+    return pools[0]

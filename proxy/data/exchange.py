@@ -17,7 +17,7 @@ from penstock.proxy.data.account import ended, settle
 from penstock.proxy.data.attempt import Attempt, AttemptOwner
 from penstock.proxy.data.calibration import learn, remember
 from penstock.proxy.data.client import Asker
-from penstock.proxy.data.decoders import Decoding
+from penstock.proxy.data.decoders import BOM, Decoding
 from penstock.proxy.data.entry import Entry
 from penstock.proxy.data.event_relay import EventRelay
 from penstock.proxy.data.failover import Failover, conclude
@@ -68,7 +68,7 @@ class Exchange(AttemptOwner):
 
     def begin(self) -> None:
         """Read what the request wants and send it."""
-        self._clock.call(self._tick)
+        self._clock.expired = self._tick
         self._plane.running.begin(self._holder, self.request.record.received_s)
         self.step(self._begin)
 
@@ -127,8 +127,7 @@ class Exchange(AttemptOwner):
     def begun(self) -> None:
         self._mirror()
         self._plane.scheduler.free(self._holder, self.request.body)
-        self.request.forget_body()
-        self._asker.release_body(self.request.kept_bytes)
+        self._asker.release_body(self.request.forget_body())
 
     def watch(self, now_s: float) -> None:
         """Have the clock tick when something is due next."""
@@ -155,7 +154,7 @@ class Exchange(AttemptOwner):
 
     def _begin(self) -> None:
         request = self.request
-        if request.coded:
+        if request.body and (request.head.coding or request.body.startswith(BOM)):
             then = partial(self.step, self._decoded)
             self._decoding = decode(self._plane, request, self._holder, then)
             self.watch(self._plane.now())
@@ -217,7 +216,7 @@ class Exchange(AttemptOwner):
         if plane.counting is None and not plane.labelling.on:
             self._next()
             return
-        inquiry = self._inquiry = Inquiry(plane, request, self, self._next)
+        inquiry = self._inquiry = Inquiry(plane, request, self.step, self._next)
         inquiry.begin()
         if inquiry.waits:
             self.watch(plane.now())
@@ -283,7 +282,7 @@ class Exchange(AttemptOwner):
             plane.metrics.attempted(self.request.times, "ok")
             if relay.refused_midway:
                 plane.metrics.stream_failures.add("refused")
-            if relay.served and plane.poison:
+            if relay.served and plane.poison.by_tenant:
                 plane.poison.served(self.request.mark)
             conclude(plane.gate, lease, relay, now_s, plane.failed, bare=self.request.kept)
         self._end(None)
@@ -325,7 +324,7 @@ class Exchange(AttemptOwner):
             return
         self._ended = True
         self._clock.clear()
-        self._clock.call(nothing)
+        self._clock.expired = nothing
         self._reading = None
         if self._decoding is not None:
             self._decoding.end()
@@ -347,7 +346,8 @@ class Exchange(AttemptOwner):
         finally:
             if error is not None:  # its frames hold the body and this exchange: a cycle, too
                 error.__traceback__ = error.__context__ = error.__cause__ = None
-            settle(self._plane, request, lease)
+            if request.charge is not None:
+                settle(self._plane, request, request.charge, lease)
             self._plane.running.end(self._holder)
             self._attempt = None  # a reference cycle: only the collector would free it
             self._plane.scheduler.free(self._holder, request.body)
@@ -357,7 +357,10 @@ class Exchange(AttemptOwner):
     def _let_go(self, lease: Lease) -> None:
         """End the last lease: the client has left, or its time is over. Idempotent."""
         relay, now_s = self._relay, self._plane.now()
-        if self._plane.background.keeps(self.request, lease, relay):
+        ask = lease.ask
+        if (ask.background or not ask.engine) and self._plane.background.keeps(
+            self.request, lease, relay
+        ):
             return
         if not lease.ended and relay is not None and relay.committed:
             learn(self._plane, self.request, lease, relay, now_s)

@@ -5,7 +5,6 @@ only where it is configured and of use.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock.balancing.tokens import NOTHING, Measure
 from penstock.proxy.data.counting import Count
@@ -14,24 +13,22 @@ from penstock.proxy.data.request import Request
 from penstock.proxy.data.routing import is_routed, route_request
 
 
-class Asker(Protocol):
-    """The exchange, as an inquiry sees it."""
-
-    def step(self, step: Callable[..., None], *arguments: object) -> None:
-        """Run one step. Whatever it raises is told to the client."""
-
-
 class Inquiry:
     """One request that is being inquired about. `found` is called once all is known."""
 
-    __slots__ = ("_asker", "_count", "_found", "_plane", "_request", "waits")
+    __slots__ = ("_count", "_found", "_plane", "_request", "_step", "waits")
 
     def __init__(
-        self, plane: DataPlane, request: Request, asker: Asker, found: Callable[[], None]
+        self,
+        plane: DataPlane,
+        request: Request,
+        step: Callable[..., None],
+        found: Callable[[], None],
     ) -> None:
+        """`step` runs a function of ours. Whatever that raises is told to the client."""
         self._plane = plane
         self._request = request
-        self._asker = asker
+        self._step = step
         self._found = found
         self._count: Count | None = None
         self.waits = True
@@ -55,7 +52,7 @@ class Inquiry:
         self._count = None
         if counted is not None:
             self._request.ask = self._request.ask.with_count(counted, self._plane.estimator)
-        self._asker.step(self._label)
+        self._step(self._label)
 
     def _label(self) -> None:
         """Have the classifier asked, if a label decides where the request goes."""
@@ -75,4 +72,4 @@ class Inquiry:
     def _labelled(self, label: str | None) -> None:
         self.waits = False
         self._request.label = label
-        self._asker.step(self._found)
+        self._step(self._found)

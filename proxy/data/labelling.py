@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.balancing.labels.labels import Labels, label_in
-from penstock.balancing.labels.question import question_of
+from penstock.balancing.labels import Labels, label_in, question_of
 from penstock.conf.classifier import ClassifierSettings
 from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.wire.handshakes import HandshakeThreads

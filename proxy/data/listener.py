@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from penstock.balancing.outliers.crashing_requests import Mark
 from penstock.proxy.data.acceptance import BODY_BYTES_PER_S_MIN, accept, take, take_head
-from penstock.proxy.data.account import left
+from penstock.proxy.data.account import begin_trace, left
 from penstock.proxy.data.body import LANDED_BYTES_MIN, Body
 from penstock.proxy.data.clients import EXCESS_S, LAST_REQUEST_S
 from penstock.proxy.data.ending import (
@@ -25,7 +25,6 @@ from penstock.proxy.data.local_answers import answer_here, refuse_here
 from penstock.proxy.data.own_headers import answer_to
 from penstock.proxy.data.plane import DataPlane
 from penstock.proxy.data.request import Request
-from penstock.proxy.data.traces import begin
 from penstock.proxy.errors.client import MalformedHttp
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.record import Record
@@ -390,7 +389,7 @@ class ClientConnection(EndingConnection):
         request = Request(
             head, self._endpoint, answer, body, self.peer, record, plane.timeouts, plane.now, mark
         )
-        begin(plane, request, self.party)
+        begin_trace(plane, request, self.party)
         self._exchange = Exchange(plane, self, request, self._clock)
         if len(self._buffer) > EARLY_BYTES_MAX:  # the rest of a read, kept as long as the answer
             self._keep(b"")

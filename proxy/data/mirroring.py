@@ -19,7 +19,7 @@ from penstock.balancing.computed_prompts import OverContext
 from penstock.balancing.fleet import UnknownModel
 from penstock.balancing.gate import Look, NoBackend
 from penstock.balancing.lease import Lease
-from penstock.balancing.places import Places, span_of
+from penstock.balancing.members import Places, span_of
 from penstock.balancing.routes.split import place_of, seed_of
 from penstock.proxy.data.mirrors import SENDER, Copy, Mirrored, Seat
 from penstock.proxy.data.plane import DataPlane

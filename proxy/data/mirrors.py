@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from penstock.balancing.fair_table import put_last
 from penstock.balancing.lease import Lease
 from penstock.proxy.dialects import Dialect
 from penstock.proxy.dialects.dialect import SMALL_BYTES, Sign, Usage, whole_of
@@ -283,10 +284,7 @@ class Mirrors:
         seat = copy.mirrored.seat
         self.leave(seat, copy.result)
         if copy.result == "failed":
-            self._resting.pop(seat.client, None)
-            self._resting[seat.client] = self._now() + REST_S
-            if len(self._resting) > RESTING_MAX:
-                del self._resting[next(iter(self._resting))]
+            put_last(self._resting, seat.client, self._now() + REST_S, RESTING_MAX)
         if copy.result == "ok":
             self._ended.add(copy)
             self._compare()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from penstock.balancing.backend import Backend
+from penstock.balancing.canary.judge import Newcomer, Outcome
 from penstock.balancing.canary.metrics import Ended
-from penstock.balancing.canary.newcomer import Newcomer, Outcome
 from penstock.balancing.fleet import Fleet
 from penstock.conf.health import NewcomerSettings
 from penstock.proxy.data.evidence import first_ending

@@ -4,24 +4,25 @@ Code that needs a part takes that part. The work on the parts is done elsewhere.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from time import monotonic, time
 from typing import Any
 
 from penstock.balancing.adapters import AdapterLoads
-from penstock.balancing.admission.controller import Admission
+from penstock.balancing.admission.controller import TICK_S, Admission
 from penstock.balancing.admission.degradation import Degradation, highest_pressure
+from penstock.balancing.admission.dispatch import Told
 from penstock.balancing.backend import Backend
 from penstock.balancing.fair_table import KeyTable
 from penstock.balancing.gate import Gate
-from penstock.balancing.gpu_floor import GpuFloor
 from penstock.balancing.lease import Lease
 from penstock.balancing.load import KeptRoom
 from penstock.balancing.outliers.crashing_requests import Deaths, Poison
 from penstock.balancing.outliers.penalties import Cause
 from penstock.balancing.output_length import OutputLength
-from penstock.balancing.pool_costs import PoolCosts
+from penstock.balancing.pool_costs import GpuFloor, PoolCosts
 from penstock.balancing.reader import Reader
 from penstock.balancing.slo.slo import Slos
 from penstock.balancing.tokens import TokenEstimator
@@ -41,7 +42,6 @@ from penstock.proxy.data.refusals import PRIORITY, Refusals
 from penstock.proxy.data.request import Request
 from penstock.proxy.data.service_classes import ServiceClasses
 from penstock.proxy.data.turn_thread import TurnThread
-from penstock.proxy.data.wakes import Wakes
 from penstock.proxy.errors.backend import BackendError
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.telemetry.access_log import AccessLog
@@ -49,10 +49,11 @@ from penstock.proxy.telemetry.metrics import Metrics
 from penstock.proxy.telemetry.recent import Recent
 from penstock.proxy.tracing.trace import Tracer
 from penstock.proxy.wire.client_address import TrustedProxies
+from penstock.proxy.wire.deadline import LATE_S
 from penstock.proxy.wire.handshakes import ClientHandshakes
 from penstock.proxy.wire.ledger import Ledger
 from penstock.proxy.wire.long_reads import AnswerReads
-from penstock.proxy.wire.pulse import Sleep
+from penstock.proxy.wire.pulse import BEAT_S, Sleep
 from penstock.proxy.wire.records import RecordReads
 from penstock.proxy.wire.scheduler import Scheduler
 
@@ -191,7 +192,7 @@ class DataPlane:
         self.slos.follow(settings)
         self.metrics.costs.follow(configuration.costs_per_hour, self._tokens_of, self.now())
         self._share_memory()
-        self.clients.use(settings.limits.connections, keyed=bool(configuration.tenants))
+        self.clients.use(settings.limits.connections, keyed=configuration.tenants.asks)
         self.refusals.probe_interval_s = settings.health.interval_s
 
     def queued(self) -> list[tuple[str, int, int]]:
@@ -246,3 +247,60 @@ class DataPlane:
         self.tables += [each for each in homes if each is not None]
         for table in self.tables:
             table.limit(memory.entries(len(self.tables)))
+
+
+class Wakes:
+    """Wakes one `Admission`, to look at what waits, whenever room may have come free.
+
+    Many leases end in one turn of the loop. So a wake comes once, at the end of that turn.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], admission: Admission
+    ) -> None:
+        self._loop = loop
+        self._now = now
+        self._admission = admission
+        self._soon = False
+        self._due_s = 0.0  # when the timer comes
+        self._untold: deque[Told] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def soon(self) -> None:
+        """Room may have come free, or something has begun to wait."""
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._wake)
+
+    def _begin_timer(self, after_s: float) -> None:
+        self._due_s = self._now() + after_s
+        self._timer = self._loop.call_later(after_s, self._tick)
+
+    def _wake(self) -> None:
+        self._soon = False
+        if self._timer is not None and self._now() - self._due_s > LATE_S:
+            return  # did the process sleep? The pulse tells that before the timer comes
+        if self._timer is None and self._admission.waiting:
+            self._begin_timer(TICK_S)
+        outcomes: list[Told] = []
+        try:
+            self._admission.wake(self._now(), outcomes)
+        finally:
+            self._untold.extend(outcomes)
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
+            while self._untold:
+                request, outcome = self._untold.popleft()
+                request.ready(outcome)
+        finally:
+            if self._untold:  # a fault at one request is not the end of others
+                self.soon()
+
+    def _tick(self) -> None:
+        if self._now() - self._due_s > LATE_S:
+            self._begin_timer(2.0 * BEAT_S)
+        else:
+            self._timer = None
+            self._wake()

@@ -7,14 +7,13 @@ from math import inf
 from typing import Final
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.budgets.budget import Charge
+from penstock.balancing.budget import Charge
+from penstock.balancing.members import span_of
 from penstock.balancing.outliers.crashing_requests import Mark, mark_of
-from penstock.balancing.places import span_of
 from penstock.balancing.reader import FORMS
 from penstock.balancing.routes.decision import Way
 from penstock.conf.settings import TimeoutSettings
 from penstock.proxy.data.answer import Answer
-from penstock.proxy.data.decoders import BOM
 from penstock.proxy.data.endpoints import Endpoint
 from penstock.proxy.data.mirrors import Copy
 from penstock.proxy.data.relay import Relay
@@ -29,7 +28,7 @@ from penstock.proxy.telemetry.pool_metrics import Times
 from penstock.proxy.telemetry.record import Record
 from penstock.proxy.telemetry.waterfall import ASKED, server_timing
 from penstock.proxy.tracing.trace import Trace
-from penstock.proxy.wire.edit import Edits, Splices, splices
+from penstock.proxy.wire.edit import Edits
 from penstock.proxy.wire.header_fields import Headers
 from penstock.proxy.wire.heads import RequestHead, ResponseHead
 
@@ -98,11 +97,6 @@ class Request:
             answer.timing = partial(_timing, record, now)
 
     @property
-    def coded(self) -> bool:
-        """Whether its body must be decoded before it is read."""
-        return bool(self.body) and (self.head.coding != b"" or self.body.startswith(BOM))
-
-    @property
     def mark(self) -> Mark:
         """The mark of the request's bytes. It stays after the body is gone."""
         return self._mark or mark_of(self.head.path, self.body)
@@ -111,11 +105,6 @@ class Request:
     def is_form(self) -> bool:
         """Whether its body is a multipart form."""
         return self.ask.path in FORMS
-
-    @property
-    def splices(self) -> Splices:
-        """What its backend gets in place of parts of the body."""
-        return splices(self.body, self.edits, self.ask.places)
 
     def rank(self, priority: bytes) -> None:
         """Give it the priority of its class for engines, also in place of its own in the body."""
@@ -129,17 +118,14 @@ class Request:
         self.body, self._mark = body, None
         self.head.headers = [each for each in self.head.headers if each[0] != b"content-encoding"]
 
-    def forget_body(self) -> None:
-        """Drop the body: no other backend will try, so nobody needs it."""
+    def forget_body(self) -> int:
+        """Drop the body: no other backend will try, so nobody needs it.
+
+        Returns what it still holds: a long head, and the hashes of a long prompt. Less than the
+        least that counts is 0: whoever holds nothing may send a larger body.
+        """
         self._mark = self.mark
         self.body, self.edits, self.ask.places = b"", (), ()
-
-    @property
-    def kept_bytes(self) -> int:
-        """What it holds without its body: a long head, and the hashes of a long prompt.
-
-        Less than the least that counts is 0: whoever holds nothing may send a larger body.
-        """
         kept_bytes = self.head.size_bytes + HASH_BYTES * len(self.ask.blocks)
         return kept_bytes if kept_bytes >= KEPT_BYTES_MIN else 0
 

@@ -7,7 +7,7 @@ import msgspec
 from penstock.balancing.apis import GENERATE
 from penstock.balancing.ask import Ask
 from penstock.balancing.body_edits import cap_edits, within
-from penstock.balancing.places import span_of
+from penstock.balancing.members import span_of
 from penstock.balancing.reader import COUNT_MAX
 from penstock.balancing.routes.decision import Changes
 from penstock.proxy.data.reading import ADAPTER

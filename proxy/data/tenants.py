@@ -24,7 +24,7 @@ _NO_KEY: Final = b""
 
 
 class Tenants:
-    """The tenants of a configuration. False when neither a key nor a certificate is asked for."""
+    """The tenants of a configuration. `asks`: for a key or a certificate."""
 
     def __init__(
         self,
@@ -39,15 +39,13 @@ class Tenants:
         self._names: list[str] = [""]
         self._certified: dict[str, str] = {}  # the tenant of each name in certificates
         self.authority = authority
+        self.asks = bool(tenants) or bool(authority)
         for tenant in tenants:
             for key in tenant.keys:
                 self._digests.append(key.digest)
                 self._names.append(tenant.name)
             for name in tenant.certificates:
                 self._certified[name] = tenant.name
-
-    def __bool__(self) -> bool:
-        return self._listed or bool(self.authority)
 
     def of(self, headers: Headers) -> str:
         """The name of the tenant whose key the request has. Raises Unauthorized."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from penstock.balancing.budgets.budget import Bucket
+from penstock.balancing.budget import Bucket
 from penstock.proxy.data.budgets import Budgets
 from penstock.proxy.telemetry.usage import TenantUsage, Used
 

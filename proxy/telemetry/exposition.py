@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.proxy.telemetry.family_table import FAMILIES
-from penstock.proxy.telemetry.histogram import Histogram
+from penstock.proxy.telemetry.pool_metrics import Histogram
 
 # Making a sample takes about 2 us, and rendering it 5.
 PART_SAMPLES: Final = 50

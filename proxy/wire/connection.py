@@ -19,10 +19,11 @@ from penstock.proxy.errors.backend import (
 )
 from penstock.proxy.errors.error import PenstockError
 from penstock.proxy.wire.dechunk import Dechunker, MalformedChunks
-from penstock.proxy.wire.edit import Splices
+from penstock.proxy.wire.edit import Pieces, Splices, pieces_of
 from penstock.proxy.wire.heads import ResponseHead, begins_answer, parse_response_head
 from penstock.proxy.wire.host import Host
 from penstock.proxy.wire.long_reads import (
+    FEW_BYTES,
     SHORT_BYTES,
     AnswerReads,
     LongRead,
@@ -30,7 +31,6 @@ from penstock.proxy.wire.long_reads import (
     has_many_lines,
     slice_end,
 )
-from penstock.proxy.wire.pieces import Pieces, pieces_of
 from penstock.proxy.wire.scheduler import Scheduler
 from penstock.proxy.wire.sockets import tune
 
@@ -202,7 +202,8 @@ class BackendConnection(asyncio.Protocol):
             self._pieces.resume()
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > SHORT_BYTES or self.dear or has_many_lines(data):
+        size = len(data)
+        if size > SHORT_BYTES or self.dear or (size > FEW_BYTES and has_many_lines(data)):
             data = self._begin_of(data)
             if not data:
                 return

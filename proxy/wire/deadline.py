@@ -56,14 +56,10 @@ class Deadline:
         self._loop = loop
         self._late_s = late_s
         self._now = now
-        self._expired = expired
+        self.expired = expired  # may be replaced at any time
         self._timer: asyncio.TimerHandle | None = None
         self._fires_s = inf
         self.at_s = inf
-
-    def call(self, expired: Callable[[], None]) -> None:
-        """Call another function from now on."""
-        self._expired = expired
 
     def set(self, at_s: float) -> None:
         """Expire at `at_s`. Moving it later is one attribute write."""
@@ -78,7 +74,7 @@ class Deadline:
     def close(self) -> None:
         """Cancel the loop's timer. The deadline is not used again and holds its owner no more."""
         self.at_s = inf
-        self._expired = nothing
+        self.expired = nothing
         self._fires_s = -inf
         if self._timer is not None:
             self._timer.cancel()
@@ -100,6 +96,6 @@ class Deadline:
         # uvloop's clock has steps of a millisecond, so a timer may fire that much early.
         if self.at_s <= self._now() + 0.002:
             self.at_s = inf
-            self._expired()
+            self.expired()
         elif self.at_s < inf:
             self._arm(self.at_s)

@@ -23,6 +23,8 @@ from itertools import count
 from time import monotonic, thread_time
 from typing import Final
 
+from penstock.balancing.fair_table import put_last
+
 # Returns False if it has ended without showing that the peer may be believed. Raises OSError.
 Step = Callable[[], bool]
 Done = Callable[[OSError | None], None]
@@ -191,8 +193,6 @@ class ClientHandshakes:
     def of(self, party: str) -> Handshakes:
         """Those of one party. Without a connection it is remembered, too: what its steps have cost
         says something of the next ones."""
-        found = self._parties.pop(party, None) or Handshakes(self._threads)
-        self._parties[party] = found
-        if len(self._parties) > PARTIES_MAX:
-            del self._parties[next(iter(self._parties))]
+        found = self._parties.get(party) or Handshakes(self._threads)
+        put_last(self._parties, party, found, PARTIES_MAX)
         return found

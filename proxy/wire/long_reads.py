@@ -74,8 +74,8 @@ class LongRead:
 
 
 def has_many_lines(data: bytes) -> bool:
-    """Whether a short read has so many events that it may have to wait, too."""
-    return len(data) > FEW_BYTES and _line_ends(data, 0, len(data)) > FEW_LINE_ENDS
+    """Whether a read of more than FEW_BYTES has so many events that it may have to wait."""
+    return _line_ends(data, 0, len(data)) > FEW_LINE_ENDS
 
 
 def cost_s(data: bytes, end: int) -> float:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from penstock.balancing.labels.labels import IN_A_ROW
+from penstock.balancing.labels import IN_A_ROW
 from penstock.bench.sim.server import SimServer
 from tests.certificates import Files, server_context
 from tests.e2e.forked import run

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.conf.kinds import PATH_PATTERN
-from penstock.conf.served_paths import leads_to_some
+from penstock.conf.kinds import PATH_PATTERN, leads_to_some
 from penstock.proxy.commands.imports.nginx_leftovers import WRITTEN_HEADERS, tell_leftovers
 from penstock.proxy.commands.imports.nginx_syntax import (
     PORTS,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.balancing.client_counter import NAMED_MAX, NAMES_MAX, ClientCounter
+from penstock.balancing.outliers.penalties import NAMED_MAX, NAMES_MAX, ClientCounter
 
 
 def counted(clients: Iterable[str]) -> ClientCounter:

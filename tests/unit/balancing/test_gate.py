@@ -9,7 +9,7 @@ from penstock.balancing.backend import AdminState, State
 from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.gate import Gate, NoBackend, UnknownResponse
 from penstock.balancing.lease import Reason
-from penstock.balancing.policies.least_tokens import LeastTokens
+from penstock.balancing.policies.simple import LeastTokens
 from tests.unit.balancing.backends import gate_over, ready
 
 ASK = Ask("/v1/chat/completions", prompt_tokens=100, stream=True)

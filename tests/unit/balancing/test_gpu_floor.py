@@ -7,8 +7,8 @@ import pytest
 from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.engine_report import IDLE_UTILIZATION, STALE_S, EngineReport, GpuReport
 from penstock.balancing.fleet import Pool
-from penstock.balancing.gpu_floor import ADDS_S_MAX, LOOK_S, GpuFloor
 from penstock.balancing.policies import POLICIES
+from penstock.balancing.pool_costs import ADDS_S_MAX, LOOK_S, GpuFloor
 
 
 class Fleet:

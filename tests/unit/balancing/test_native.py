@@ -10,8 +10,8 @@ import xxhash
 
 from penstock.balancing.fields import Fields
 from penstock.balancing.media import _MEDIA_PART
+from penstock.balancing.members import GivenTwice, PlacesFound, names_of
 from penstock.balancing.outline import finished, without_blanks
-from penstock.balancing.places import GivenTwice, PlacesFound, names_of
 from penstock.balancing.prefix_cache.blocks import BLOCK_BYTES, BLOCKS_MAX, prompt_blocks
 from penstock.balancing.tokens import kinds_of
 from tests.unit.c_module import COMPILER, c_module

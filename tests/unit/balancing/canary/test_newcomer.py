@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from penstock.balancing.canary.metrics import Ended, Ending
-from penstock.balancing.canary.newcomer import (
+from penstock.balancing.canary.judge import (
     JUDGED_S_MAX,
     REQUESTS_MAX,
     Newcomer,
     Outcome,
 )
+from penstock.balancing.canary.metrics import Ended, Ending
 
 Makes = Callable[[Random, bool, str], Ending]
 ATTACKER = "client 0"

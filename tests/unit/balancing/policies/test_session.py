@@ -10,8 +10,8 @@ from penstock.balancing.backend import AdminState, Backend, State
 from penstock.balancing.gate import NoBackend
 from penstock.balancing.lease import Lease, Reason
 from penstock.balancing.load import Counts
-from penstock.balancing.policies.least_tokens import LeastTokens
 from penstock.balancing.policies.session import EPSILON, SLACK_TOKENS, Session, held_tokens
+from penstock.balancing.policies.simple import LeastTokens
 from tests.unit.balancing.backends import gate_over, ready
 
 

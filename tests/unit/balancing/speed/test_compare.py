@@ -17,8 +17,7 @@ from penstock.balancing.speed.compare import (
     compare,
     slower,
 )
-from penstock.balancing.speed.estimates import prior_prefill_s
-from penstock.balancing.speed.recent_pace import ENOUGH, KEPT, SLOWEST, RecentPace
+from penstock.balancing.speed.estimates import ENOUGH, KEPT, SLOWEST, RecentPace, prior_prefill_s
 from tests.unit.balancing.policies.sending import sent
 
 ORDINARY = 4_000.0  # work of one request

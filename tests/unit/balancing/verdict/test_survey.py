@@ -7,7 +7,7 @@ from penstock.balancing.backend import Backend
 from penstock.balancing.lease import TOLD_S, Lease
 from penstock.balancing.outliers.failures import leave_alone
 from penstock.balancing.speed.compare import ALIKE
-from penstock.balancing.speed.recent_pace import ENOUGH
+from penstock.balancing.speed.estimates import ENOUGH
 from penstock.balancing.verdict.facts import FULL, PoolFacts, backend_facts, open_paces
 from penstock.balancing.verdict.window import Window
 from tests.unit.balancing.admission.door import Door

@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from penstock.proxy.commands.boards import FOLDER
+from penstock.proxy.commands.alerts import FOLDER
 from penstock.proxy.commands.cli import main
 
 NAMES = ["engines.json", "overview.json", "tenants.json"]

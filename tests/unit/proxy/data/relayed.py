@@ -14,7 +14,7 @@ from penstock.proxy.data.json_relay import JsonRelay
 from penstock.proxy.data.relay import Passage, Relay
 from penstock.proxy.dialects import CHAT, Dialect
 from penstock.proxy.errors.backend import BackendError, StreamBroken
-from penstock.proxy.telemetry.histogram import ITL_S, Histogram
+from penstock.proxy.telemetry.pool_metrics import ITL_S, Histogram
 from penstock.proxy.wire.heads import parse_request_head, parse_response_head
 from tests.unit.proxy.wire.transport import Transport, dechunked
 

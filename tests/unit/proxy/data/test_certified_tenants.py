@@ -73,7 +73,7 @@ def test_who_asks(certificate: Any, headers: Headers, tenant: str | None) -> Non
 
 def test_without_tenants_any_certificate_of_the_authority_will_do() -> None:
     tenants = Tenants([], authority=OURS)
-    assert tenants
+    assert tenants.asks
     got = [
         tenant_of(tenants, certificate, [])
         for certificate in (shown(), shown(ONE, authority=OTHERS), ClientCertificate(OURS), None)

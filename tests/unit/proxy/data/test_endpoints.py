@@ -4,7 +4,7 @@ import pytest
 
 from penstock.balancing.forms import MalformedAsk
 from penstock.balancing.outline import finished
-from penstock.conf.served_paths import _SERVED, is_served
+from penstock.conf.kinds import _SERVED, is_served
 from penstock.proxy.data.endpoints import _POST, LOCAL_PATHS, WEBSOCKET_PATHS, Paths
 from penstock.proxy.data.reading import ADAPTER, adapter_of, invoked_path
 from penstock.proxy.dialects import POOLING, Dialect

@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from penstock.balancing.labels.labels import AT_ONCE_OF_ONE, HELD_UP_S, IN_A_ROW
+from penstock.balancing.labels import AT_ONCE_OF_ONE, HELD_UP_S, IN_A_ROW
 from penstock.conf.settings import Settings
 from penstock.proxy.data.labelling import SILENT_S
 from tests.unit.proxy.data.playbook import REFUSED, Client, Play, chat, get, plain, post, text

@@ -5,8 +5,13 @@ from random import Random
 
 import pytest
 
-from penstock.proxy.data.event_relay import HELD_EVENTS_MAX, QUIET_BYTES_MAX, EventRelay
-from penstock.proxy.data.whole_events import EVENT_BYTES_MAX, HELD_BYTES_MAX
+from penstock.proxy.data.event_relay import (
+    EVENT_BYTES_MAX,
+    HELD_BYTES_MAX,
+    HELD_EVENTS_MAX,
+    QUIET_BYTES_MAX,
+    EventRelay,
+)
 from penstock.proxy.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Dialect
 from penstock.proxy.dialects.choices import Choices
 from penstock.proxy.dialects.dialect import Event, Usage, whole_of

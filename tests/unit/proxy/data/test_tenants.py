@@ -124,8 +124,8 @@ def test_as_many_keys_as_are_allowed() -> None:
 
 
 def test_without_tenants_nobody_is_asked() -> None:
-    assert not Tenants([])
-    assert Tenants(SETTINGS)
+    assert not Tenants([]).asks
+    assert Tenants(SETTINGS).asks
 
 
 def test_the_refusal_says_nothing_of_the_key() -> None:

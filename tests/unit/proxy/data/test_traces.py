@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.conf.tracing import TracingSettings
-from penstock.proxy.tracing.otlp import encoded
+from penstock.proxy.tracing.exporter import encoded
 from penstock.proxy.tracing.span import Finished
 from penstock.proxy.tracing.trace import Tracer
 from tests.unit.proxy.data.playbook import Play, chat, plain

@@ -9,7 +9,7 @@ from penstock.balancing.admission.dispatch import Told
 from penstock.balancing.admission.queued_request import QueuedRequest
 from penstock.balancing.ask import Ask
 from penstock.balancing.gate import NoBackend
-from penstock.proxy.data.wakes import Wakes
+from penstock.proxy.data.plane import Wakes
 
 
 class Faulty:

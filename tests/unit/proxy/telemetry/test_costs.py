@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.telemetry.costs import SAMPLE_S, WINDOW_S, Costs
+from penstock.proxy.telemetry.metrics import SAMPLE_S, WINDOW_S, Costs
 
 
 class Fleet:

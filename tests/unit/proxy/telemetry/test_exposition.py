@@ -17,8 +17,8 @@ from penstock.balancing.fleet import Fleet, Pool
 from penstock.balancing.policies import POLICIES
 from penstock.proxy.telemetry.exposition import KEPT_S, SHARE_MAX, Exposition, pieces
 from penstock.proxy.telemetry.families import PenstockCollector
-from penstock.proxy.telemetry.histogram import Histogram
 from penstock.proxy.telemetry.metrics import LABEL_VALUES_MAX, Counter, Metrics
+from penstock.proxy.telemetry.pool_metrics import Histogram
 
 FLEET = Fleet(
     (
@@ -167,7 +167,7 @@ def large_fleet(count: int) -> tuple[Metrics, list[Backend]]:
             histogram.observe(0.1)
         pool.request(backend.name, 200, 0.1)
         metrics.attempted(times, "ok")
-        pool.backend(backend.name).chosen("cost")
+        pool.backend(backend.name).routed["cost"] = 1
         backends.append(backend)
     return metrics, backends
 

@@ -78,7 +78,7 @@ def test_what_a_backend_counted_stays_in_its_pool() -> None:
     pool = PoolMetrics()
     for name in ("a", "b"):
         pool.times(name, "m").itl_s.observe(0.02, count=5)
-        pool.backend(name).attempted("ok")
+        pool.backend(name).attempts["ok"] = 1
         pool.request(name, 200, 1.0)
     before = pool.itl_s
     pool.forget("a")

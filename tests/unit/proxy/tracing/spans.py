@@ -7,7 +7,7 @@ import orjson
 from penstock.proxy.dialects.dialect import Usage
 from penstock.proxy.telemetry.recent import Kept
 from penstock.proxy.telemetry.record import Record
-from penstock.proxy.tracing.otlp import encoded
+from penstock.proxy.tracing.exporter import encoded
 from penstock.proxy.tracing.span import Finished
 
 TRACE, SPAN = b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7"

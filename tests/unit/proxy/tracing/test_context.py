@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.proxy.tracing.context import (
+from penstock.proxy.tracing.trace import (
     COMMAS_MAX,
     MEMBERS_MAX,
     READ_BYTES_MAX,

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from penstock.proxy.telemetry.record import TRIES_MAX, Record
-from penstock.proxy.tracing.otlp import export_of, rejected, resource_of
+from penstock.proxy.tracing.exporter import export_of, rejected, resource_of
 from tests.unit.proxy.tracing.spans import ENDED_NS, SPAN, TRACE, finished, plain, served, spans
 
 SECOND_NS = 1_000_000_000

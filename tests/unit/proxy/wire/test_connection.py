@@ -16,8 +16,8 @@ from penstock.proxy.errors.backend import (
     ConnectionReset,
 )
 from penstock.proxy.wire.connection import INTERIM_MAX, BackendConnection
+from penstock.proxy.wire.edit import PIECE_BYTES
 from penstock.proxy.wire.heads import ResponseHead
-from penstock.proxy.wire.pieces import PIECE_BYTES
 from penstock.proxy.wire.pool import DISTRUST_S, IDLE_MAX, IDLE_S, REST_S, ConnectionPool
 from tests.unit.proxy.turns import Turns
 from tests.unit.proxy.wire.transport import Transport

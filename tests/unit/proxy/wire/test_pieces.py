@@ -2,8 +2,15 @@
 
 import pytest
 
-from penstock.proxy.wire.edit import Edits, Splices, splices
-from penstock.proxy.wire.pieces import PIECE_BYTES, SMALL_BYTES, Pieces, pieces_of
+from penstock.proxy.wire.edit import (
+    PIECE_BYTES,
+    SMALL_BYTES,
+    Edits,
+    Pieces,
+    Splices,
+    pieces_of,
+    splices,
+)
 from penstock.proxy.wire.scheduler import Scheduler
 from tests.unit.proxy.turns import Shared
 from tests.unit.proxy.wire.transport import Transport

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.balancing.ask import Ask
-from penstock.balancing.budgets.budget import (
+from penstock.balancing.budget import (
     CONCURRENT_WAIT_S,
     Bucket,
     Budget,

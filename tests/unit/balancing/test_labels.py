@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.balancing.labels.labels import (
+from penstock.balancing.labels import (
     AT_ONCE,
     AT_ONCE_OF_ONE,
     CLIENTS_MAX,

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from penstock.balancing.fields import Fields
-from penstock.balancing.labels.question import (
+from penstock.balancing.labels import (
     GAP,
     MESSAGES_MAX,
     PARTS_MAX,

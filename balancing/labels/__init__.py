@@ -1,1 +1,0 @@
-"""The labels that a classifier gives requests. Pure: time is an argument."""
