@@ -10,7 +10,7 @@ from tests.unit.proxy.data.playbook import Play, chat
 # Of a plain streamed chat at one backend, as measured. Before a change raises one of them, see what
 # it could replace.
 FILES: Final = 73
-FUNCTIONS: Final = 371
+FUNCTIONS: Final = 372
 
 
 def ran(work: Callable[[], object]) -> set[CodeType]:
