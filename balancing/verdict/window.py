@@ -7,6 +7,7 @@ means over the window, and counters differences between its ends.
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
@@ -161,7 +162,6 @@ def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
     steps = max(0, newest.steps - oldest.steps)
     step_tokens = max(0, newest.step_tokens - oldest.step_tokens)
     running = _mean([each.running for each in told])
-    in_engine = running + _mean([each.waiting for each in told])
     sent = _mean([each.sequences for each in history])
     tells = told[0] is not _UNTOLD
     # A prompt that is prefilled runs, too, and makes no tokens.
@@ -171,7 +171,7 @@ def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
         running=running,
         waiting=_mean([each.waiting - each.deferred for each in told]),
         kv_usage=_mean([each.kv_usage for each in told]) if tells else now.held_share,
-        unseen=max(0.0, sent - in_engine) if tells else 0.0,
+        unseen=_unseen(history),
         sent=sent,
         gap_s=busy * passed_s / generated if generated else 0.0,
         engine_step_s=passed_s / steps if steps else 0.0,
@@ -191,6 +191,17 @@ def _seen(history: list[BackendFacts], looks: int, before: _Counts) -> Seen:
         minute_apart=max(0, now.failures_apart_total - before[2]),
         minute_requests_apart=max(0, now.requests_apart_total - before[3]),
     )
+
+
+def _unseen(history: list[BackendFacts]) -> float:
+    """How many sequences were sent there and unknown to its engine, on average. Each report counts
+    once: a busy engine tells late, and does not know what was sent since."""
+    unseen = [
+        min(before.sequences, each.sequences) - each.report.running - each.report.waiting
+        for before, each in pairwise(history)
+        if each.report is not None and each.report is not before.report
+    ]
+    return max(0.0, _mean(unseen)) if unseen else 0.0
 
 
 def _mean(values: list[float] | list[int]) -> float:

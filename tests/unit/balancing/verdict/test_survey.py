@@ -4,11 +4,18 @@ import pytest
 
 from penstock.balancing.ask import Ask
 from penstock.balancing.backend import Backend
+from penstock.balancing.engine_report import EngineReport
 from penstock.balancing.lease import TOLD_S, Lease
 from penstock.balancing.outliers.failures import leave_alone
 from penstock.balancing.speed.compare import ALIKE
 from penstock.balancing.speed.estimates import ENOUGH
-from penstock.balancing.verdict.facts import FULL, PoolFacts, backend_facts, open_paces
+from penstock.balancing.verdict.facts import (
+    FULL,
+    BackendFacts,
+    PoolFacts,
+    backend_facts,
+    open_paces,
+)
 from penstock.balancing.verdict.window import Window
 from tests.unit.balancing.admission.door import Door
 
@@ -85,3 +92,20 @@ def test_streams_beside_long_prompts_or_before_slow_clients_do_not_count() -> No
     for lease in door.leases.values():
         lease.held_up = True
     assert open_paces(door.pool, 2.1) == {}
+
+
+@pytest.mark.parametrize(
+    ("reports_s", "knows", "unseen"), [((0, 1, 2, 3), 0, 20), ((0,), 0, 0), ((0, 3), 30, 0)]
+)
+def test_what_was_sent_after_an_engine_reported_is_not_missed_in_it(
+    reports_s: tuple[int, ...], knows: int, unseen: int
+) -> None:
+    """It gets 30 sequences after 0 s. A busy engine reports late."""
+    window, report = Window(), None
+    for second in range(4):
+        if second in reports_s:
+            report = EngineReport(float(second), running=knows if second else 0)
+        facts = BackendFacts("a", sequences=30 if second else 0, report=report)
+        window.add(PoolFacts(float(second), (facts,)))
+    (seen,) = window.backends()
+    assert seen.unseen == unseen
