@@ -68,4 +68,5 @@ async def test_what_is_told(
         print(f"{name}: {kind} after {first_s} s: {told[-1][1]['sentence']}")
         late = [each for at_s, each in told if at_s >= WITHIN_S]
         right = [each for each in late if each["kind"] == kind and detail in (None, each["detail"])]
+        assert late, "the machine had no time for a look"
         assert len(right) == len(late), seen
