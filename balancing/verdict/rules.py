@@ -256,7 +256,9 @@ def _memory(scene: Scene) -> Finding | None:
     stopped = sum(each.preemptions for each in scene.serving)
     waits_there = any(each.waiting >= 1.0 for each in full)
     lacks = (WaitReason.KV_CACHE,) if _spare_places(scene) else _CACHE
-    slow = scene.waits and (scene.share(*lacks) >= MOST or waits_there)
+    # Steps that are full of prompts would not be shorter with more room.
+    no_room = scene.share(*lacks) >= MOST and (full or not _most_compute(scene))
+    slow = scene.waits and (no_room or waits_there)
     if not slow and (stopped < PREEMPTIONS_MIN or not full):
         return None
     # As it is now: rows of backends tell that, too.

@@ -173,8 +173,6 @@ def taken(ask: Ask, record: Record, lease: Lease | None) -> tuple[int, int, int]
     # that is nothing but an error.
     status = max(record.status, record.tries[-1].status)
     if given_up or lease.first_token_s is not None or (status < 400 and not failed):
-        if given_up and ask.background:  # its engine goes on
-            return 1, prompt, longest(lease)
         made_tokens = record.made_tokens
         if not made_tokens or not (record.streamed or record.whole):
             # The engine had made all of a plain answer before its first byte came.

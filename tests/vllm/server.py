@@ -90,7 +90,7 @@ class VllmServer:
                 env=os.environ | ENVIRONMENT,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,  # no session: Linux gives each the same share, whatever is nice
             )
         return self
 

@@ -27,6 +27,8 @@ prompts wait in the engine | compute prefill | overdue_s=4 backlog_s=5 waiting=3
 slow tokens | compute slow_decode | | generated_tokens={10 / GAP_S / 1.1} steps=9 |
 a full cache | memory | kv_usage=0.97 | PREFILLS | KV_CACHE
 a full cache, known by our own count | memory | held_share=0.97 reports=False | | SHARE
+prompts that are computed will need the cache, and steps are full of them | compute prefill\
+    | running=2 sequences=2 | generated_tokens=20 steps=10 step_tokens=20000 | KV_CACHE
 streams are stopped | memory | kv_usage=0.97 | preemptions=1 |
 a full cache, and the engine's own queue | memory | kv_usage=0.99 waiting=4 overdue_s=3 | |
 as many streams as it can | scheduler sequences | | | SEQUENCES
