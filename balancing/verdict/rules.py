@@ -325,9 +325,9 @@ def _scheduler(scene: Scene) -> Finding | None:
 def _compute(scene: Scene) -> Finding | None:
     """Engines have prompts to compute, or many streams."""
     backlog_s = max([each.backlog_s for each in scene.serving], default=0.0)
-    prompts = backlog_s >= WAIT_S / 4 or scene.share(*_PREFILL) > 0.0
+    prompts = backlog_s >= WAIT_S / 4 or scene.share(*_PREFILL) > 0.0 or _most_compute(scene)
     decodes = scene.gap_s >= GAP_S and not prompts
-    if scene.waits and not decodes and (prompts or not scene.lacks or _most_compute(scene)):
+    if scene.waits and not decodes and (prompts or not scene.lacks):
         figures = {"backlog_s": backlog_s, "gap_s": scene.gap_s}
         return Finding(Kind.COMPUTE, "prefill", figures=figures | _queue(scene))
     if scene.gap_s >= GAP_S:
@@ -335,7 +335,7 @@ def _compute(scene: Scene) -> Finding | None:
         figures = {"gap_s": scene.gap_s, "streams": float(streams)}
         most = max(max(_sequences(each), each.now.streams) for each in scene.serving)
         roomy = max(each.kv_usage for each in scene.serving) < FEW_KV_USAGE
-        if most < FEW_STREAMS and roomy and not prompts and not _most_compute(scene):
+        if most < FEW_STREAMS and roomy and not prompts:
             return Finding(Kind.COMPUTE, "slow_decode", figures=figures | {"most": most})
         return Finding(Kind.COMPUTE, "decode", figures=figures)
     return None
