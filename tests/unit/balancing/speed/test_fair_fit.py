@@ -66,6 +66,10 @@ LESSONS: dict[str, tuple[list[tuple[str, int, float, float] | None], float]] = {
     ),
     "a few of new ones wipe out nothing": ([*BUSY], 2_000.0),
     "nor does one that is far off": ([*BUSY, ("d", 1, 15_000.0, 50.0)], 2_000.0),
+    "nor do two, beside two who know": (
+        [("ab", 40, 2_000.0, 0.0), ("cd", 2, 15_000.0, 40.0)],
+        2_000.0,
+    ),
     "who left has no say for ever": (
         [("abcdefg", 10, 15_000.0, 0.0), ("a", 300, 5_000.0, LATER_S)],
         5_000.0,
