@@ -42,7 +42,7 @@ class _Said(NamedTuple):
 # By kind and detail. Details that are not here have the words of the kind alone.
 _SAID: Final = {
     (Kind.FINE, ""): _Said("", "Nothing is wrong.", ()),
-    (Kind.FINE, "unready"): _Said("", "Nothing waits, but {unready}.", ()),
+    (Kind.FINE, "unready"): _Said("", "Nothing is queued, but {unready}.", ()),
     # One that is missed for hours after its cause needs no other step.
     (Kind.MISSED, ""): _Said(
         "alerts",
@@ -360,8 +360,8 @@ def _of_outage(finding: Finding) -> dict[str, str]:
     # What is stuck at those that are out waits, too, and is not counted.
     left += f", and {_queue(finding)}." if figures.get("waiting", 0.0) >= 0.5 else "."
     if failed := figures.get("failed", 0.0):
-        requests = "a request failed" if failed == 1.0 else f"{failed:.0f} requests failed"
-        left += f" In the last minute {requests} there: what had begun broke, the rest went on."
+        attempts = "an attempt failed" if failed == 1.0 else f"{failed:.0f} attempts failed"
+        left += f" In the last minute {attempts} there: what had begun broke, the rest went on."
     if not serve:
         resort = figures.get("resort", 0.0)
         left = "What is doubted only still serves." if resort else "None is left to serve."

@@ -106,7 +106,7 @@ async def test_figures_are_put_into_words(stage: Stage, window: Window) -> None:
 async def test_backends_that_are_not_ready_are_told_though_nothing_waits(
     stage: Stage, window: Window
 ) -> None:
-    told = {"detail": "warming", "sentence": "Nothing waits, but gpu-1 is warming."}
+    told = {"detail": "warming", "sentence": "Nothing is queued, but gpu-1 is warming."}
     stage.snapshot = FINE | {"verdicts": [figures.verdict(**told), figures.verdict(pool="embed")]}
     await window.page.goto(stage.url)
     await window.page.get_by_text("but gpu-1 is warming").wait_for()

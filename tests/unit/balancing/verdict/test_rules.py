@@ -207,6 +207,17 @@ def test_a_cache_that_is_full_by_our_count_alone_is_not_called_full() -> None:
     assert "41% is used now" in sentence
 
 
+def test_what_is_suspect_is_told_without_a_word_on_requests_that_hang_there() -> None:
+    suspect = found(backend("a"), backend("b", state="suspect"))
+    assert words(suspect)[0] == "Nothing is queued, but b is suspect."
+
+
+def test_attempts_that_failed_are_told_at_who_is_out() -> None:
+    out = backend("b", state="ejected", reason="failing", can_serve=False)
+    sentence, _ = words(found(backend("a"), out, per_s={"failures_total": 0.2}))
+    assert "In the last minute 2 attempts failed there" in sentence
+
+
 def test_a_backend_that_refuses_now_and_then_is_fine() -> None:
     moments = (moment(float(at), backend(left_alone=at % 3 == 0)) for at in range(11))
     assert found_over(moments).kind is Kind.FINE
