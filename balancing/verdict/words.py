@@ -48,8 +48,8 @@ _SAID: Final = {
         "alerts",
         "A service level is missed, though nothing waits now and no backend stands out. {missed}.",
         (
-            "See what was wrong earlier in that time: the page lists it below this sentence. See "
-            "also where time went: penstock requests (--slow, --failed), penstock trace.",
+            "See where time went: penstock requests (--slow, --failed), penstock trace. What was "
+            "wrong earlier is listed below this sentence on the page.",
             "If nothing was wrong, and models think before they show a token, set a longer target "
             "for ttft_s in slo.",
         ),
@@ -361,7 +361,7 @@ def _of_outage(finding: Finding) -> dict[str, str]:
     left += f", and {_queue(finding)}." if figures.get("waiting", 0.0) >= 0.5 else "."
     if failed := figures.get("failed", 0.0):
         attempts = "an attempt failed" if failed == 1.0 else f"{failed:.0f} attempts failed"
-        left += f" In the last minute {attempts} there: what had begun broke, the rest went on."
+        left += f" Lately {attempts} there. Others took over what had not begun to answer."
     if not serve:
         resort = figures.get("resort", 0.0)
         left = "What is doubted only still serves." if resort else "None is left to serve."

@@ -214,7 +214,7 @@ class Verdicts:
         named = finding.backend == backend.name
         if finding.kind is Kind.MEMORY and not finding.backend and backend.report is not None:
             named = backend.report.kv_usage >= FULL  # the sentence speaks of several
-        return finding.kind if named else None
+        return finding.kind if named and finding.kind is not Kind.FINE else None
 
     def pace(self, backend: Backend) -> Pace | None:
         """How many times as long as its peers a backend takes. None if that is not known. Where

@@ -215,7 +215,7 @@ def test_what_is_suspect_is_told_without_a_word_on_requests_that_hang_there() ->
 def test_attempts_that_failed_are_told_at_who_is_out() -> None:
     out = backend("b", state="ejected", reason="failing", can_serve=False)
     sentence, _ = words(found(backend("a"), out, per_s={"failures_total": 0.2}))
-    assert "In the last minute 2 attempts failed there" in sentence
+    assert "Lately 2 attempts failed there." in sentence
 
 
 def test_a_backend_that_refuses_now_and_then_is_fine() -> None:

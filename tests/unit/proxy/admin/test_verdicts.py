@@ -55,6 +55,11 @@ def test_where_the_sentence_speaks_of_several_caches_the_full_ones_are_marked(pa
     assert [verdicts.accuses(each) for each in (first, second)] == [Kind.MEMORY, None]
 
 
+def test_a_row_that_is_not_ready_is_not_called_fine(pair: Play) -> None:
+    verdicts = told(pair, Finding(Kind.FINE, "suspect", backend="b1"))
+    assert [verdicts.accuses(each) for each in pair.backends] == [None, None]
+
+
 def test_the_sentence_says_of_a_missed_level_what_the_level_says(pair: Play) -> None:
     for _ in range(12):
         pair.client.sends(chat())
